@@ -1,0 +1,182 @@
+/// The C ABI of the DSpark operators: parameter structs, launches, status codes.
+///
+/// Everything is a plain pointer to row-major memory owned by the caller. Axis letters:
+/// B slots, T packed tokens, R requests of the step, N logit rows, K block size,
+/// V target vocabulary, Vd draft vocabulary, H query heads, Hkv key/value heads, D head width,
+/// S cache capacity. No function allocates on behalf of the caller, throws, or keeps a pointer.
+#ifndef DSPARK_DSPARK_OPS_H_
+#define DSPARK_DSPARK_OPS_H_
+
+#include <stdint.h>
+
+#if defined(_WIN32)
+#define DSPARK_API __declspec(dllexport)
+#else
+#define DSPARK_API __attribute__((visibility("default")))
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define DSPARK_ABI_VERSION 1
+
+typedef enum dspark_status {
+  DSPARK_OK = 0,
+  DSPARK_INVALID_ARGUMENT = 1, /* dspark_last_error() says which and what was wanted */
+  DSPARK_INTERNAL = 2,
+} dspark_status;
+
+/// Message of the last failure on this thread; never null.
+DSPARK_API const char* dspark_last_error(void);
+DSPARK_API int32_t dspark_abi_version(void);
+
+/// How an operator spreads independent pieces of work. `run` must call body(arg, i) once for every
+/// i in [0, count) and return when all are done. A null dspark_parallel* means: on this thread.
+/// Results never depend on the number of threads: pieces are fixed by the shapes alone.
+typedef struct dspark_parallel {
+  void* state;
+  void (*run)(void* state, void (*body)(void* arg, int64_t index), void* arg, int64_t count);
+} dspark_parallel;
+
+/// Time spent inside an operator since the process began, for profiles.
+typedef enum dspark_op {
+  DSPARK_OP_DRAFT = 0,
+  DSPARK_OP_CUTOFF = 1,
+  DSPARK_OP_ACCEPT = 2,
+  DSPARK_OP_KV_UPDATE = 3,
+  DSPARK_OP_ATTENTION = 4,
+  DSPARK_NUM_OPS = 5,
+} dspark_op;
+DSPARK_API uint64_t dspark_op_nanoseconds(dspark_op op);
+
+typedef enum dspark_accept_mode { DSPARK_GREEDY = 0, DSPARK_REJECTION = 1, DSPARK_COUPLED = 2 } dspark_accept_mode;
+typedef enum dspark_head_type { DSPARK_HEAD_NONE = 0, DSPARK_HEAD_VANILLA = 1, DSPARK_HEAD_GATED = 2, DSPARK_HEAD_RNN = 3 } dspark_head_type;
+typedef enum dspark_signal { DSPARK_SIGNAL_HEAD = 0, DSPARK_SIGNAL_TOP1 = 1 } dspark_signal;
+typedef enum dspark_policy { DSPARK_POLICY_ALL = 0, DSPARK_POLICY_THRESHOLD = 1, DSPARK_POLICY_SURVIVAL = 2 } dspark_policy;
+
+/// Sampling parameters of the R requests of a step; every pointer is [R].
+typedef struct dspark_sampling {
+  const float* temperature;       /* < 1e-5: greedy, whatever accept_mode says */
+  const int32_t* top_k;           /* 0 = off; larger than the vocabulary = off */
+  const float* top_p;             /* (0, 1]; 1 = off. The token that crosses p is kept. */
+  const float* min_p;             /* [0, 1]; 0 = off */
+  const int32_t* accept_mode;     /* dspark_accept_mode */
+  const int64_t* seed;            /* bits of the unsigned Philox key */
+  const int32_t* sample_index;    /* counter word 3 */
+  const int32_t* anchor_position; /* position of the anchor; prompt length - 1 for the first token */
+} dspark_sampling;
+
+/// DSparkDraft: the sequential head, left to right, one token per block position (dspark.md 2.2).
+/// x_0 = anchor; p_k = softmax((U_k + B_k(x_{k-1}, h_k)) / T), x_k ~ p_k (filters applied; argmax below 1e-5).
+typedef struct dspark_draft_params {
+  int64_t num_requests; /* R */
+  int64_t block_size;   /* K: columns here */
+  int64_t draft_vocab;  /* Vd */
+  int64_t hidden_size;  /* d; 0 when hidden is null */
+  int64_t markov_rank;  /* r; 0 for no head */
+  int64_t markov_rows;  /* rows of markov_w1 (target ids); an id outside is an error */
+  int32_t head_type;    /* dspark_head_type */
+  int32_t signal;       /* dspark_signal: confidence head, or logit of the largest probability at T = 1 */
+  int32_t confidence_with_markov;
+  int32_t block_offset;             /* block position of column 0 (k of the random counters) */
+  const float* base_logits;         /* [R, K, Vd] */
+  const float* hidden;              /* [R, K, d]; may be null for head none/vanilla with signal top1 */
+  const int32_t* anchor_tokens;     /* [R] target ids */
+  const float* markov_w1;           /* [markov_rows, r] or null */
+  const float* markov_w2;           /* [Vd, r] or null */
+  const float* head_weight;         /* gated: [r, d + r], input order [h; w1]; rnn: [3r, r + r + d], order [s; w1; h]; else null */
+  const float* head_bias;           /* gated: [r]; rnn: [3r] (g, c, o); else null */
+  const float* confidence_weight;   /* [d (+ r)], order [h; w1]; null with signal top1 */
+  const float* confidence_bias;     /* [1] or null */
+  const int32_t* d2t;               /* [Vd] target id of a draft id (absolute), or null: identity */
+  dspark_sampling sampling;
+  int32_t* draft_tokens;            /* out [R, K], target ids */
+  float* confidence_logits;         /* out [R, K]; top1 is clamped to +-80 */
+  float* draft_logits;              /* out [R, K, Vd]: U_k + B_k, unfiltered; null when nobody needs it */
+} dspark_draft_params;
+DSPARK_API dspark_status dspark_draft(const dspark_draft_params* params, const dspark_parallel* parallel);
+
+/// DSparkCutoff: confidences to verify lengths (dspark.md 4.2). c_k = sigmoid(logit_k / t_k), NaN or infinite: 0;
+/// a_k = c_1 * ... * c_k. verify_lengths[r] = min(max_verify[r], longest prefix that the policy keeps).
+typedef struct dspark_cutoff_params {
+  int64_t num_requests;
+  int64_t block_size;
+  const float* confidence_logits;        /* [R, K] */
+  const float* calibration_temperatures; /* [K], > 0; null: all 1 */
+  const int32_t* policy;                 /* [R] dspark_policy */
+  const float* threshold;                /* [R] in [0, 1] */
+  const int32_t* max_verify;             /* [R] in [0, K] */
+  int32_t* verify_lengths;               /* out [R] */
+  float* survivals;                      /* out [R, K] */
+} dspark_cutoff_params;
+DSPARK_API dspark_status dspark_cutoff(const dspark_cutoff_params* params, const dspark_parallel* parallel);
+
+/// DSparkAccept: which proposals the target keeps, and its own next token (dspark.md 5).
+/// Request r owns logit rows row_offsets[r] .. row_offsets[r+1]-1: verify length l = rows - 1 in [0, K].
+typedef struct dspark_accept_params {
+  int64_t num_requests;
+  int64_t block_size;          /* K: columns of draft_tokens and draft_logits */
+  int64_t vocab;               /* V */
+  int64_t draft_vocab;         /* Vd */
+  int64_t num_rows;            /* N */
+  const float* logits;         /* [N, V] target logits, unfiltered */
+  const int32_t* row_offsets;  /* [R+1], cumulative, last <= N */
+  const int32_t* draft_tokens; /* [R, K] target ids; columns >= l are not read; may be null when all l are 0 */
+  const float* draft_logits;   /* [R, K, Vd]; may be null when no request with l > 0 uses rejection */
+  const int32_t* d2t;          /* [Vd] or null */
+  dspark_sampling sampling;
+  int32_t* accepted;           /* out [R] in [0, l] */
+  int32_t* tokens;             /* out [R, K+1]: kept proposals, the target's token, then -1 */
+} dspark_accept_params;
+DSPARK_API dspark_status dspark_accept(const dspark_accept_params* params, const dspark_parallel* parallel);
+
+/// How queries or updates are laid out.
+typedef enum dspark_form {
+  DSPARK_PACKED_NHD = 0,  /* [T, H, D], lengths cumulative [B+1] */
+  DSPARK_PADDED_BHND = 1, /* [B, H, Q, D] */
+} dspark_form;
+
+/// TRT_KVCacheUpdate: cache[b, :, write_indices[b] + s, :] = update of token s of slot b; nothing else changes.
+typedef struct dspark_kv_update_params {
+  int64_t num_slots;   /* B */
+  int64_t num_heads;   /* Hkv */
+  int64_t capacity;    /* S */
+  int64_t head_width;  /* D */
+  int64_t num_tokens;  /* T of the packed form, Q of the padded form */
+  int32_t form;        /* dspark_form */
+  const float* update; /* packed [T, Hkv, D] or padded [B, Hkv, Q, D] */
+  const int32_t* write_indices;  /* [B] */
+  const int32_t* update_lengths; /* [B+1] cumulative (packed; rows past the last entry are ignored); null: padded, all Q written */
+  float* cache;                  /* in/out [B, Hkv, S, D] */
+} dspark_kv_update_params;
+DSPARK_API dspark_status dspark_kv_update(const dspark_kv_update_params* params, const dspark_parallel* parallel);
+
+typedef enum dspark_causal { DSPARK_CAUSAL_NONE = 0, DSPARK_CAUSAL_UPPER_LEFT = 1, DSPARK_CAUSAL_LOWER_RIGHT = 2 } dspark_causal;
+
+/// TRT_Attention: softmax(q k^T) v over the first kv_lengths[b] keys, grouped heads, float sums, NO scaling.
+/// lower_right: query i of the Q_b of a slot sees keys [0, kv_lengths[b] - Q_b + i]; upper_left: keys [0, i].
+/// A query that sees no key gives zeros. Cost follows kv_lengths, never the capacity.
+/// The result of a row depends on that row and its keys alone: not on Q, B, T or threads.
+typedef struct dspark_attention_params {
+  int64_t num_slots;    /* B */
+  int64_t num_heads;    /* H */
+  int64_t num_kv_heads; /* Hkv divides H */
+  int64_t capacity;     /* S */
+  int64_t head_width;   /* D */
+  int64_t num_tokens;   /* T (packed) or Q (padded) */
+  int32_t query_form;   /* dspark_form */
+  int32_t causal;       /* dspark_causal */
+  const float* query;   /* packed [T, H, D] or padded [B, H, Q, D] */
+  const float* key;     /* [B, Hkv, S, D] */
+  const float* value;   /* [B, Hkv, S, D] */
+  const int32_t* query_lengths; /* packed: cumulative [B+1], rows past the last entry give zeros; padded: null, Q each */
+  const int32_t* kv_lengths;    /* [B] */
+  float* output;                /* as query */
+} dspark_attention_params;
+DSPARK_API dspark_status dspark_attention(const dspark_attention_params* params, const dspark_parallel* parallel);
+
+#ifdef __cplusplus
+}
+#endif
+#endif  // DSPARK_DSPARK_OPS_H_
