@@ -55,6 +55,9 @@ class DraftInfo:
     """`dspark` or `model`."""
     engine: EngineInfo
     block_size: int
+    """K, tokens proposed per round."""
+    pass_size: int
+    """Rows a draft pass runs per request; >= block_size (dspark: the trained block; model: 1)."""
     draft_vocab: int
     """Vd, columns of the draft's logits; differs from engine.vocab_size where it was reduced."""
     mask_token_id: int | None
