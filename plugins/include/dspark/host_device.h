@@ -1,0 +1,46 @@
+/// The only header that knows which compiler runs: function qualifiers, clones per instruction set, and the team of
+/// one.
+#ifndef DSPARK_HOST_DEVICE_H_
+#define DSPARK_HOST_DEVICE_H_
+
+#include <cstdint>
+
+#if defined(__CUDACC__)
+#define DSPARK_HD __host__ __device__
+#else
+#define DSPARK_HD
+#endif
+
+/// A callee that must end up inside its caller, so that it is compiled for the caller's instruction set.
+#define DSPARK_INLINE __attribute__((always_inline)) inline
+
+/// One function, compiled for AVX-512, AVX2 + FMA and the x86-64 baseline; the loader picks (ifunc). Everything hot
+/// that it calls must be DSPARK_INLINE (lambdas: `[&](...) __attribute__((always_inline)) {}`), since a plain call
+/// leaves the clone.
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__CUDACC__) && \
+    !defined(__SANITIZE_ADDRESS__)
+#define DSPARK_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#else
+#define DSPARK_CLONES
+#endif
+
+namespace dspark {
+
+/// The lanes that work on one piece together; a CPU passes this team of one, CUDA a warp.
+struct SoloTeam {
+  DSPARK_HD int64_t lane() const { return 0; }
+  DSPARK_HD int64_t lanes() const { return 1; }
+  template <class T>
+  DSPARK_HD T sum(T part) const {
+    return part;
+  }
+  template <class T>
+  DSPARK_HD T max(T part) const {
+    return part;
+  }
+  DSPARK_HD void sync() const {}
+};
+
+}  // namespace dspark
+
+#endif  // DSPARK_HOST_DEVICE_H_
