@@ -1,0 +1,110 @@
+"""The DSpark operators as graph nodes: which tensor goes to which input (table in docs/architecture.md)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dspark_runtime.contract import names
+from dspark_trt.graph.builder import FLOAT, INT32, INT64, GraphBuilder, Out, Value
+
+SAMPLING_DTYPES = {
+    names.TEMPERATURE: FLOAT,
+    names.TOP_K: INT32,
+    names.TOP_P: FLOAT,
+    names.MIN_P: FLOAT,
+    names.ACCEPT_MODE: INT32,
+    names.SEED: INT64,
+    names.SAMPLE_INDEX: INT32,
+    names.ANCHOR_POSITION: INT32,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeadWeights:
+    """Weights of the sequential and the confidence head as DSparkDraft takes them; None where absent."""
+
+    markov_w1: Value | None = None
+    markov_w2: Value | None = None
+    head_weight: Value | None = None
+    head_bias: Value | None = None
+    confidence_weight: Value | None = None
+    confidence_bias: Value | None = None
+    d2t: Value | None = None
+
+
+def sampling_inputs(b: GraphBuilder) -> list[Value]:
+    """One value per request for every sampling parameter, in the order of the contract."""
+    return [b.input(name, ("R",), SAMPLING_DTYPES[name]) for name in names.SAMPLING_INPUTS]
+
+
+def draft_node(
+    b: GraphBuilder,
+    logits: Value,
+    hidden: Value | None,
+    weights: HeadWeights,
+    *,
+    head_type: str,
+    signal: str,
+    confidence_with_markov: bool,
+) -> tuple[Value, Value, Value]:
+    """DSparkDraft. logits: [R, K, Vd], hidden: [R, K, d]. Makes its three outputs graph outputs and returns them."""
+    _, block, vocab = logits.shape
+    anchors = b.input(names.ANCHOR_TOKENS, ("R",), INT32)
+    offset = b.input(names.BLOCK_OFFSET, (1,), INT32)
+    tokens, confidences, draft_logits = b.nodes(
+        "DSparkDraft",
+        (
+            logits, hidden, anchors, offset, *sampling_inputs(b),
+            weights.markov_w1, weights.markov_w2, weights.head_weight, weights.head_bias,
+            weights.confidence_weight, weights.confidence_bias, weights.d2t,
+        ),
+        (
+            Out("head.tokens", ("R", block), INT32),
+            Out("head.confidences", ("R", block)),
+            Out("head.logits", ("Rj", block, vocab)),
+        ),
+        domain=names.OPERATOR_DOMAIN,
+        head_type=names.HEAD_TYPES[head_type],
+        signal=names.CONFIDENCE_SIGNALS[signal],
+        confidence_with_markov=int(confidence_with_markov),
+    )  # fmt: skip
+    b.output(tokens, names.DRAFT_TOKENS)
+    b.output(confidences, names.CONFIDENCE_LOGITS)
+    b.output(draft_logits, names.DRAFT_LOGITS)
+    return tokens, confidences, draft_logits
+
+
+def cutoff_node(b: GraphBuilder, confidences: Value) -> None:
+    """DSparkCutoff over confidence logits [R, K]; its outputs are graph outputs."""
+    lengths, survivals = b.nodes(
+        "DSparkCutoff",
+        (
+            confidences,
+            b.input(names.CALIBRATION_TEMPERATURES, (confidences.shape[1],)),
+            b.input(names.CUTOFF_POLICY, ("R",), INT32),
+            b.input(names.CUTOFF_THRESHOLD, ("R",)),
+            b.input(names.MAX_VERIFY, ("R",), INT32),
+        ),
+        (Out("cutoff.lengths", ("R",), INT32), Out("cutoff.survivals", confidences.shape)),
+        domain=names.OPERATOR_DOMAIN,
+    )
+    b.output(lengths, names.VERIFY_LENGTHS)
+    b.output(survivals, names.SURVIVALS)
+
+
+def accept_node(b: GraphBuilder, logits: Value, *, block_size: int, draft_vocab: int, d2t: Value | None) -> None:
+    """DSparkAccept over target logits [N, V]; block_size 0 stands for a target without a draft."""
+    offsets = b.input(names.ROW_OFFSETS, ("R+1",), INT32)
+    draft_tokens = draft_logits = None
+    if block_size:
+        draft_tokens = b.input(names.DRAFT_TOKENS, ("R", block_size), INT32)
+        draft_logits = b.input(names.DRAFT_LOGITS, ("Rj", block_size, draft_vocab))
+    accepted, tokens = b.nodes(
+        "DSparkAccept",
+        (logits, offsets, draft_tokens, draft_logits, *sampling_inputs(b), d2t),
+        (Out("accept.accepted", ("R",), INT32), Out("accept.tokens", ("R", block_size + 1), INT32)),
+        domain=names.OPERATOR_DOMAIN,
+        block_size=block_size,
+    )
+    b.output(accepted, names.ACCEPTED)
+    b.output(tokens, names.TOKENS)
