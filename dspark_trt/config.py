@@ -167,8 +167,8 @@ class BuildConfig:
     draft_vocab_text: Path | None = None
     """UTF-8 text whose token counts choose the draft vocabulary; None: a sample that we ship."""
     max_batch_size: int = 8
-    max_seq_len: int = 2048
-    """Prompt + output tokens of one request."""
+    max_seq_len: int | None = None
+    """Prompt + output tokens of one request; None: 2048, or fewer where a model was trained for fewer."""
     block_size: int | None = None
     """None: the draft's own (dspark), 4 for model drafts. At most the trained size for dspark drafts."""
     dialect: str = "auto"
@@ -191,7 +191,7 @@ class BuildConfig:
                 problems.append(f"{name} is '{value}', supported are {', '.join(known)}")
         if not 1 <= self.max_batch_size <= 256:
             problems.append(f"max_batch_size is {self.max_batch_size}, needs [1, 256]")
-        if self.max_seq_len < 2:
+        if self.max_seq_len is not None and self.max_seq_len < 2:
             problems.append(f"max_seq_len is {self.max_seq_len}, needs >= 2")
         if self.block_size is not None and not 1 <= self.block_size <= 16:
             problems.append(f"block_size is {self.block_size}, needs [1, 16]")
