@@ -68,6 +68,7 @@ class GraphBuilder:
         self._refs: dict[str, WeightRef] = {}
         self._scopes: list[str] = []
         self._domains: set[str] = {""}
+        self._metadata: dict[str, str] = {}
 
     @contextmanager
     def scope(self, name: str) -> Iterator[None]:
@@ -93,6 +94,10 @@ class GraphBuilder:
         """Make `value` a graph output called `name` (its edge is renamed, nothing is copied)."""
         assert name not in self._outputs, name
         self._outputs[name] = value
+
+    def remark(self, key: str, value: object) -> None:
+        """A fact for readers of the file alone, kept in the model's metadata."""
+        self._metadata[key] = str(value)
 
     def weight(self, name: str, array: np.ndarray[Any, Any]) -> Value:
         """A learned tensor under its scoped name, written at once; drop `array` afterwards."""
@@ -181,6 +186,7 @@ class GraphBuilder:
         )
         opsets = [helper.make_opsetid(d, names.OPSET if d == "" else 1) for d in sorted(self._domains)]
         model = helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION, producer_name="dspark-trt")
+        helper.set_model_props(model, self._metadata)
         path = self._folder / self._graph_name
         path.write_bytes(model.SerializeToString())
         return path

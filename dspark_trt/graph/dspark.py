@@ -30,6 +30,9 @@ from dspark_trt.graph.operators import HeadWeights, cutoff_node, draft_node
 from dspark_trt.graph.step import Array, Context, GraphOptions, Tensors, open_step
 from dspark_trt.graph.weights import WeightFile, WeightRef
 
+PASS_SIZE = "pass_size"
+"""Metadata of the draft graph: rows of a request's block."""
+
 CONTEXT_CACHES = CacheNames(names.CONTEXT_KEY, names.CONTEXT_VALUE)
 
 
@@ -107,6 +110,7 @@ def write_dspark_graph(
     config, tensors = draft.config, draft.tensors
     with WeightFile(options.folder, names.DRAFT_WEIGHTS) as weights:
         b = GraphBuilder(options.folder, names.DRAFT_GRAPH, weights)
+        b.remark(PASS_SIZE, config.block_size)
         ctx = open_step(b, options)
         options.report("draft embed_tokens")
         if config.has_embed_tokens or shared_table is None:

@@ -1,0 +1,128 @@
+"""Writing a bundle so that a half-written one is never seen.
+
+Files go to a temporary folder beside the output, which is renamed at the end. A lock in that folder
+tells a running build from a dead one, whose leavings the next build of the same output removes.
+Knows no model and no graph.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from dspark_runtime.contract import names
+from dspark_runtime.contract.errors import BuildError
+from dspark_runtime.contract.manifest import FileEntry
+
+LOCK = ".lock"
+_CHUNK_BYTES = 4 * 2**20
+
+
+@contextmanager
+def new_bundle(output: Path) -> Iterator[Path]:
+    """A folder to fill; renamed to `output` when the block ends well, removed when it does not.
+
+    Raises BuildError when `output` is something else than a bundle or an empty folder, cannot be
+    written, or the disk is full.
+    """
+    output = Path(os.path.abspath(output))  # noqa: PTH100  resolve() would follow a link at the output itself
+    check_output(output)
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        _remove_dead_builds(output)
+        folder = output.with_name(f".{output.name}.building-{os.getpid()}")
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+    except OSError as error:
+        raise _write_error(output, error) from None
+    try:
+        with (folder / LOCK).open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield folder
+            (folder / LOCK).unlink()
+            _replace(output, folder)
+    except OSError as error:
+        raise _write_error(output, error) from error
+    finally:
+        # After a rename there is nothing left to remove; after an error or an interrupt everything is.
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def check_output(output: Path) -> None:
+    """BuildError unless `output` is absent, an empty folder, or a bundle that may be replaced."""
+    if output.is_symlink() or (output.exists() and not output.is_dir()):
+        raise BuildError(f"output {output} exists and is no folder; give the name of a new folder")
+    try:
+        held = sorted(path.name for path in output.iterdir()) if output.is_dir() else []
+    except OSError as error:
+        raise _write_error(output, error) from None
+    if held and names.MANIFEST not in held:
+        raise BuildError(
+            f"output {output} is a folder without {names.MANIFEST} that holds {held[0]!r}"
+            f"{f' and {len(held) - 1} more' if len(held) > 1 else ''}; only bundles are replaced, give another folder"
+        )
+
+
+def describe_files(folder: Path, report: Callable[[str], None]) -> tuple[FileEntry, ...]:
+    """Name, size and SHA-256 of everything in `folder`, by name; the manifest and the lock aside."""
+    entries = []
+    for path in sorted(folder.iterdir()):
+        if path.name not in (names.MANIFEST, LOCK):
+            report(f"hash {path.name}")
+            entries.append(FileEntry(path=path.name, size=path.stat().st_size, sha256=sha256(path)))
+    return tuple(entries)
+
+
+def sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _replace(output: Path, folder: Path) -> None:
+    old = output.with_name(f".{output.name}.replaced-{os.getpid()}")
+    if output.is_dir() and any(output.iterdir()):
+        output.rename(old)
+    folder.rename(output)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _remove_dead_builds(output: Path) -> None:
+    for folder in output.parent.glob(f".{output.name}.building-*"):
+        if not _is_running(folder):
+            shutil.rmtree(folder, ignore_errors=True)
+    # A build that died between its two renames: what it replaced is the bundle that was there before.
+    for folder in output.parent.glob(f".{output.name}.replaced-*"):
+        if output.exists():
+            shutil.rmtree(folder, ignore_errors=True)
+        else:
+            folder.rename(output)
+
+
+def _is_running(folder: Path) -> bool:
+    """Whether the build that fills `folder` still holds its lock."""
+    try:
+        with (folder / LOCK).open("r") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def _write_error(output: Path, error: OSError) -> BuildError:
+    todo = {
+        errno.ENOSPC: "free some space or give another folder",
+        errno.EACCES: "give a folder that you may write",
+        errno.EROFS: "give a folder that you may write",
+    }.get(error.errno or 0, "give another folder")
+    return BuildError(f"output {output} cannot be written: {error.strerror or error}; {todo}")
