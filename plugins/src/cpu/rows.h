@@ -1,0 +1,46 @@
+/// Passes over one vocabulary row, compiled per instruction set: maximum, exponentials, noise words.
+///
+/// Sums are taken in an order fixed by the length alone, so a row gives the same bits on any thread.
+#ifndef DSPARK_SRC_CPU_ROWS_H_
+#define DSPARK_SRC_CPU_ROWS_H_
+
+#include <cstdint>
+
+#include "dspark/ops/draw.h"
+
+namespace dspark {
+
+struct RowMax {
+  float value; /* -inf in a row without finite logits */
+  int32_t id;  /* lowest id with this value; -1 where the row is empty or has none above -inf */
+  bool has_nan;
+
+  /// +inf is no logit either: its softmax is undefined.
+  bool usable() const { return !has_nan && id >= 0 && value <= 3.4028234663852886e38f; }
+};
+
+/// Largest value and its lowest id, in one pass over memory.
+RowMax row_max(const float* row, int64_t size);
+
+/// weights[i] = exp((row[i] - max) * inverse_temperature), [size]; returns their sum.
+double row_weights(const float* row, int64_t size, double max, double inverse_temperature, double* weights);
+
+/// As row_weights for the listed ids only: weights[i] belongs to row[ids[i]].
+double listed_weights(const float* row, const int32_t* ids, int64_t count, double max, double inverse_temperature,
+                      double* weights);
+
+/// sum_i exp(row[i] - max).
+double row_exp_sum(const float* row, int64_t size, double max);
+
+/// Ids with row[i] > threshold (or, with `or_equal`, >=) into ids, ascending; returns how many. ids: room for `size`.
+int64_t row_above(const float* row, int64_t size, float threshold, bool or_equal, int32_t* ids);
+
+/// As row_above, for weights, >=.
+int64_t weights_at_least(const double* weights, int64_t size, double threshold, int32_t* ids);
+
+/// Index i in [0, count) of argmax(log weights[i] + gumbel(draw, ids[i])); ties: lowest i. ids null: the index itself.
+/// Weights are >= 0, of any scale; those of 0 are impossible. At least one must be positive.
+int64_t draw_index(const double* weights, const int32_t* ids, int64_t count, const DrawKey& draw);
+
+}  // namespace dspark
+#endif  // DSPARK_SRC_CPU_ROWS_H_
