@@ -1,5 +1,5 @@
 # Everything a developer or a CI machine runs. `make help` lists the targets.
-# A fresh machine needs Python 3.10+ with venv, a C++17 compiler, make and CMake; the rest lands in .venv.
+# A fresh machine needs Python 3.11+ with venv, a C++17 compiler, make and CMake; the rest lands in .venv.
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -15,7 +15,7 @@ DEMO_ARGS ?=
 TEST_ARGS ?=
 BENCH_ARGS ?=
 
-NATIVE := $(shell git ls-files 'plugins/*.h' 'plugins/*.cc' 'plugins/*.cpp' 2>/dev/null)
+NATIVE := $(shell find plugins -name '*.h' -o -name '*.cc')
 NATIVE_BUILD := pyproject.toml CMakeLists.txt $(wildcard cmake/*) $(NATIVE)
 PYTHON_SOURCES := build_engines.py dspark_trt runtime benchmarks examples tests
 
@@ -31,7 +31,7 @@ help:
 	@echo 'make clean    remove engines and caches, keep .venv'
 
 $(BIN)/python:
-	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "dspark-trt needs Python 3.10 or newer, this is " + sys.version.split()[0])'
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "dspark-trt needs Python 3.11 or newer, this is " + sys.version.split()[0])'
 	$(PYTHON) -m venv $(VENV)
 
 # The stamps depend on what is compiled; Python files are used in place (editable install).

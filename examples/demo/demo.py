@@ -47,7 +47,9 @@ def main() -> None:
         *("--temperature", "0", "--max-tokens", "96", "--stream", "--profile"),
     )
     quick = ("--quick",) if args.quick else ()
-    run("plain against speculative", "python", "benchmarks/decode.py", "--part", "demo", "--bundle", args.output, *quick)
+    run(
+        "plain against speculative", "python", "benchmarks/decode.py", "--part", "demo", "--bundle", args.output, *quick
+    )
 
 
 if __name__ == "__main__":

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
 import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 from tests.repo.sources import ROOT, tracked
 

@@ -40,7 +40,8 @@ def test_includes_never_point_up() -> None:
 
 
 def test_only_one_header_knows_the_compiler() -> None:
-    pattern = re.compile(r"#\s*(?:el)?if.*\b(?:__CUDACC__|__NVCC__|__GNUC__|__clang__|_MSC_VER)\b|#\s*ifn?def\s+__(?:CUDACC|GNUC|clang)__")
+    compilers = r"__(?:CUDACC|NVCC|GNUC|clang)__|_MSC_VER"
+    pattern = re.compile(rf"^\s*#\s*(?:el)?if.*\b(?:{compilers})\b", re.MULTILINE)
     found = [
         str(path.relative_to(ROOT))
         for path in tracked(".h", ".cc", ".cpp")
