@@ -21,6 +21,8 @@ from dspark_runtime.contract.errors import GraphError
 from dspark_trt.graph.weights import WeightFile, WeightRef
 
 FLOAT = TensorProto.FLOAT
+FLOAT16 = TensorProto.FLOAT16
+BFLOAT16 = TensorProto.BFLOAT16
 INT32 = TensorProto.INT32
 INT64 = TensorProto.INT64
 BOOL = TensorProto.BOOL
@@ -49,13 +51,17 @@ class Out:
 
     name: str
     shape: Shape
-    dtype: int = FLOAT
+    dtype: int | None = None
+    """None: the arithmetic of the graph."""
 
 
 class GraphBuilder:
     """Collects nodes in order and writes `folder / graph_name`, weights beside it."""
 
-    def __init__(self, folder: Path, graph_name: str, weights: WeightFile) -> None:
+    def __init__(self, folder: Path, graph_name: str, weights: WeightFile, dtype: int = FLOAT) -> None:
+        """dtype: the arithmetic, FLOAT, FLOAT16 or BFLOAT16; float32 arrays become weights of that type."""
+        self.dtype = dtype
+        self._numpy_dtype = helper.tensor_dtype_to_np_dtype(dtype)
         self._folder = folder
         self._graph_name = graph_name
         self._weights = weights
@@ -82,11 +88,11 @@ class GraphBuilder:
     def scoped(self, name: str) -> str:
         return ".".join((*self._scopes, name))
 
-    def input(self, name: str, shape: Shape, dtype: int = FLOAT) -> Value:
+    def input(self, name: str, shape: Shape, dtype: int | None = None) -> Value:
         """A graph input under its own, unscoped name; the same one again when it exists."""
         if name in self._inputs:
             return self._inputs[name]
-        value = self._add(Value(name, dtype, shape))
+        value = self._add(Value(name, self.dtype if dtype is None else dtype, shape))
         self._inputs[name] = value
         return value
 
@@ -99,9 +105,13 @@ class GraphBuilder:
         """A fact for readers of the file alone, kept in the model's metadata."""
         self._metadata[key] = str(value)
 
-    def weight(self, name: str, array: np.ndarray[Any, Any]) -> Value:
-        """A learned tensor under its scoped name, written at once; drop `array` afterwards."""
+    def weight(self, name: str, array: np.ndarray[Any, Any], *, keep: bool = False) -> Value:
+        """A learned tensor under its scoped name, written at once; drop `array` afterwards.
+
+        float32 becomes the arithmetic of the graph unless `keep` (an operator that reads float32).
+        """
         scoped = self.scoped(name)
+        array = array if keep else self._cast(scoped, array)
         value = self._add(Value(scoped, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape))
         if array.nbytes < INLINE_BYTES:
             self._initializers.append(numpy_helper.from_array(np.ascontiguousarray(array), scoped))
@@ -124,6 +134,7 @@ class GraphBuilder:
 
     def constant(self, array: np.ndarray[Any, Any]) -> Value:
         """A small tensor of the description itself, such as a shape; equal ones are stored once."""
+        array = self._cast("constant", array)
         key = (str(array.dtype), array.shape, array.tobytes())
         if key not in self._constants:
             name = f"constant.{len(self._constants)}"
@@ -142,7 +153,10 @@ class GraphBuilder:
         self, op_type: str, inputs: Sequence[Value | None], outs: Sequence[Out], *, domain: str = "", **attributes: Any
     ) -> tuple[Value, ...]:
         """A node with several outputs; None stands for an input that is left out."""
-        values = tuple(self._add(Value(self.scoped(out.name), out.dtype, out.shape)) for out in outs)
+        dtypes = (self.dtype if out.dtype is None else out.dtype for out in outs)
+        values = tuple(
+            self._add(Value(self.scoped(out.name), dtype, out.shape)) for out, dtype in zip(outs, dtypes, strict=True)
+        )
         input_names = [value.name if value is not None else "" for value in inputs]
         while input_names and not input_names[-1]:
             input_names.pop()
@@ -167,6 +181,12 @@ class GraphBuilder:
         target = self.constant(np.array(sizes, np.int64))
         return self.node("Reshape", (value, target), Out(name, shape, value.dtype))
 
+    def cast(self, value: Value, dtype: int, name: str) -> Value:
+        """The same numbers as another element type; the value itself where it has that type already."""
+        if value.dtype == dtype:
+            return value
+        return self.node("Cast", (value,), Out(name, value.shape, dtype), to=dtype)
+
     def save(self) -> Path:
         """Write the graph file and return its path."""
         renamed = {value.name: name for name, value in self._outputs.items()}
@@ -190,6 +210,15 @@ class GraphBuilder:
         path = self._folder / self._graph_name
         path.write_bytes(model.SerializeToString())
         return path
+
+    def _cast(self, name: str, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        if array.dtype != np.float32 or self.dtype == FLOAT:
+            return array
+        with np.errstate(over="ignore"):
+            cast = array.astype(self._numpy_dtype)
+        if self.dtype == FLOAT16 and not np.isfinite(cast).all() and np.isfinite(array).all():
+            raise GraphError(f"{name}: holds {np.abs(array).max():.4g}, beyond float16's 65504; build with bfloat16")
+        return cast
 
     def _add(self, value: Value) -> Value:
         assert value.name not in self._values, f"two values are called {value.name}"

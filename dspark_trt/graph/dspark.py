@@ -13,7 +13,7 @@ import numpy as np
 
 from dspark_runtime.contract import names
 from dspark_trt.config import DSparkDraftConfig
-from dspark_trt.graph.builder import GraphBuilder, Out, Value
+from dspark_trt.graph.builder import FLOAT, GraphBuilder, Out, Value
 from dspark_trt.graph.decoder import Stack, decoder_layer
 from dspark_trt.graph.layers import (
     CacheNames,
@@ -109,7 +109,7 @@ def write_dspark_graph(
     """
     config, tensors = draft.config, draft.tensors
     with WeightFile(options.folder, names.DRAFT_WEIGHTS) as weights:
-        b = GraphBuilder(options.folder, names.DRAFT_GRAPH, weights)
+        b = GraphBuilder(options.folder, names.DRAFT_GRAPH, weights, options.element_type)
         b.remark(PASS_SIZE, config.block_size)
         ctx = open_step(b, options)
         options.report("draft embed_tokens")
@@ -125,7 +125,8 @@ def write_dspark_graph(
         hidden = rms_norm(ctx, x, "norm", tensors.load("norm.weight"), config.decoder.rms_norm_eps)
         hidden = _first_of_block(b, hidden, config.block_size, draft.block_size)
         options.report("draft lm_head")
-        logits = _lm_head(ctx, hidden, draft, target, table)
+        logits = b.cast(_lm_head(ctx, hidden, draft, target, table), FLOAT, "logits_float")
+        hidden = b.cast(hidden, FLOAT, "hidden_float")
         b.output(hidden, names.HIDDEN)
         b.output(logits, names.LOGITS)
         if options.operators == "graph":
@@ -187,7 +188,7 @@ def head_arrays(draft: DSparkDraft) -> dict[str, Array]:
 def _head(b: GraphBuilder, logits: Value, hidden: Value, draft: DSparkDraft) -> None:
     config, block = draft.config, draft.block_size
     with b.scope("head"):
-        weights = HeadWeights(**{name: b.weight(name, array) for name, array in head_arrays(draft).items()})
+        weights = HeadWeights(**{name: b.weight(name, array, keep=True) for name, array in head_arrays(draft).items()})
     reads_hidden = config.has_confidence_head or config.markov_head_type in ("gated", "rnn")
     _, confidences, _ = draft_node(
         b,

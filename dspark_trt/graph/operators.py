@@ -60,8 +60,8 @@ def draft_node(
         ),
         (
             Out("head.tokens", ("R", block), INT32),
-            Out("head.confidences", ("R", block)),
-            Out("head.logits", ("Rj", block, vocab)),
+            Out("head.confidences", ("R", block), FLOAT),
+            Out("head.logits", ("Rj", block, vocab), FLOAT),
         ),
         domain=names.OPERATOR_DOMAIN,
         head_type=names.HEAD_TYPES[head_type],
@@ -80,12 +80,12 @@ def cutoff_node(b: GraphBuilder, confidences: Value) -> None:
         "DSparkCutoff",
         (
             confidences,
-            b.input(names.CALIBRATION_TEMPERATURES, (confidences.shape[1],)),
+            b.input(names.CALIBRATION_TEMPERATURES, (confidences.shape[1],), FLOAT),
             b.input(names.CUTOFF_POLICY, ("R",), INT32),
-            b.input(names.CUTOFF_THRESHOLD, ("R",)),
+            b.input(names.CUTOFF_THRESHOLD, ("R",), FLOAT),
             b.input(names.MAX_VERIFY, ("R",), INT32),
         ),
-        (Out("cutoff.lengths", ("R",), INT32), Out("cutoff.survivals", confidences.shape)),
+        (Out("cutoff.lengths", ("R",), INT32), Out("cutoff.survivals", confidences.shape, FLOAT)),
         domain=names.OPERATOR_DOMAIN,
     )
     b.output(lengths, names.VERIFY_LENGTHS)
@@ -98,7 +98,7 @@ def accept_node(b: GraphBuilder, logits: Value, *, block_size: int, draft_vocab:
     draft_tokens = draft_logits = None
     if block_size:
         draft_tokens = b.input(names.DRAFT_TOKENS, ("R", block_size), INT32)
-        draft_logits = b.input(names.DRAFT_LOGITS, ("Rj", block_size, draft_vocab))
+        draft_logits = b.input(names.DRAFT_LOGITS, ("Rj", block_size, draft_vocab), FLOAT)
     accepted, tokens = b.nodes(
         "DSparkAccept",
         (logits, offsets, draft_tokens, draft_logits, *sampling_inputs(b), d2t),

@@ -14,9 +14,11 @@ from typing import Any, Protocol
 import numpy as np
 
 from dspark_runtime.contract import names
-from dspark_trt.graph.builder import BOOL, INT32, INT64, GraphBuilder, Out, Value
+from dspark_trt.graph.builder import BFLOAT16, BOOL, FLOAT, FLOAT16, INT32, INT64, GraphBuilder, Out, Value
 
 Array = np.ndarray[Any, np.dtype[Any]]
+
+DTYPES = {"float32": FLOAT, "bfloat16": BFLOAT16, "float16": FLOAT16}
 
 
 class Tensors(Protocol):
@@ -44,6 +46,12 @@ class GraphOptions:
     """`none` or `int8`, of linear layers."""
     report: Callable[[str], None]
     """Called with the name of each part before it is written."""
+    dtype: str = "float32"
+    """Arithmetic, one of DTYPES; logits and hidden states leave the graph as float32 in any case."""
+
+    @property
+    def element_type(self) -> int:
+        return DTYPES[self.dtype]
 
     @property
     def padded(self) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from dspark_runtime.contract import names
 from dspark_runtime.contract.errors import GraphError
 from dspark_trt.config import DecoderConfig, TargetConfig
-from dspark_trt.graph.builder import INT32, GraphBuilder, Out, Value
+from dspark_trt.graph.builder import FLOAT, INT32, GraphBuilder, Out, Value
 from dspark_trt.graph.decoder import Stack
 from dspark_trt.graph.dspark import DSparkDraft, context_part
 from dspark_trt.graph.layers import CacheNames, linear, linear_float, rms_norm
@@ -46,7 +46,7 @@ def write_target_graph(
     Returns where embed_tokens lies, for graphs that read the same table.
     """
     with WeightFile(options.folder, names.TARGET_WEIGHTS) as weights:
-        b = GraphBuilder(options.folder, names.TARGET_GRAPH, weights)
+        b = GraphBuilder(options.folder, names.TARGET_GRAPH, weights, options.element_type)
         ctx = open_step(b, options)
         stack = _stack(ctx, config, tensors, TARGET_CACHES)
         logits = _logits(ctx, stack, config, tensors)
@@ -63,7 +63,7 @@ def write_target_graph(
 def write_model_draft_graph(options: GraphOptions, config: TargetConfig, tensors: Tensors) -> None:
     """Write draft.onnx of a draft that is a language model: one proposal per request and call."""
     with WeightFile(options.folder, names.DRAFT_WEIGHTS) as weights:
-        b = GraphBuilder(options.folder, names.DRAFT_GRAPH, weights)
+        b = GraphBuilder(options.folder, names.DRAFT_GRAPH, weights, options.element_type)
         ctx = open_step(b, options)
         logits = _logits(ctx, _stack(ctx, config, tensors, DRAFT_CACHES), config, tensors)
         b.output(logits, names.LOGITS)
@@ -80,7 +80,7 @@ def _stack(ctx: Context, config: TargetConfig, tensors: Tensors, caches: CacheNa
 
 
 def _logits(ctx: Context, stack: Stack, config: TargetConfig, tensors: Tensors) -> Value:
-    """Final norm and lm_head of the rows in `logit_rows` alone. [N, V]."""
+    """Final norm and lm_head of the rows in `logit_rows` alone. [N, V] float32."""
     b = ctx.builder
     ctx.options.report("lm_head")
     rows = b.input(names.LOGIT_ROWS, ("N",), INT32)
@@ -88,6 +88,6 @@ def _logits(ctx: Context, stack: Stack, config: TargetConfig, tensors: Tensors) 
     wanted = b.node("Gather", (last, rows), Out("wanted", ("N", config.hidden_size)), axis=0)
     hidden = rms_norm(ctx, wanted, "norm", tensors.load("norm.weight"), config.rms_norm_eps)
     if config.tie_embeddings and ctx.options.quantize == "none":
-        return linear_float(ctx, hidden, "lm_head", stack.table)
+        return b.cast(linear_float(ctx, hidden, "lm_head", stack.table), FLOAT, "logits_float")
     name = "embed_tokens.weight" if config.tie_embeddings else "lm_head.weight"
-    return linear(ctx, hidden, "lm_head", tensors.load(name))
+    return b.cast(linear(ctx, hidden, "lm_head", tensors.load(name)), FLOAT, "logits_float")

@@ -12,10 +12,13 @@ import re
 import types
 import typing
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
+from dspark_runtime.contract.compiled import CompiledInfo, compiled_problems
 from dspark_runtime.contract.errors import BundleError
 from dspark_runtime.contract.names import FORMAT_VERSION
+
+T = TypeVar("T")
 
 MAX_MANIFEST_BYTES = 4 << 20
 """A manifest is a few KB; more than this is not one."""
@@ -57,6 +60,8 @@ class EngineInfo:
     quantize: str
     min_rows: int
     """Fewest packed tokens (and logit rows) of a step: 2 where one row takes another arithmetic path."""
+    compiled: CompiledInfo | None = None
+    """What `graph` was compiled to, where it is an engine of TensorRT (format 1.1)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,6 +140,12 @@ def parse_manifest(text: str, where: str) -> Manifest:
     if problems:
         raise BundleError(f"{where}: " + "; ".join(problems))
     return manifest
+
+
+def parse_object(value: object, wanted: type[T], where: str) -> T:
+    """One dataclass of the manifest out of JSON, as strict as `parse_manifest`. Raises BundleError."""
+    part: T = _convert(value, wanted, where, False)
+    return part
 
 
 def _kind(value: object) -> str:
@@ -234,6 +245,8 @@ def _contradictions(manifest: Manifest) -> list[str]:
             for key in ("vocab_size", "hidden_size", "num_layers", "num_heads", "num_kv_heads", "head_dim", "min_rows")
             if getattr(engine, key) < 1
         ]
+        if engine.compiled is not None:
+            problems += compiled_problems(name, engine.compiled)
     limits = manifest.limits
     if limits.max_batch_size < 1 or limits.max_seq_len < 2:
         problems.append(

@@ -7,7 +7,7 @@
     H  query heads   Hkv  key/value heads    D  head width   S  cache capacity in tokens
 """
 
-FORMAT_VERSION = (1, 0)
+FORMAT_VERSION = (1, 1)
 """Of the bundle: the reader refuses another major number, and accepts a newer minor one."""
 
 MANIFEST = "manifest.json"
@@ -15,6 +15,8 @@ TARGET_GRAPH = "target.onnx"
 TARGET_WEIGHTS = "target.weights"
 DRAFT_GRAPH = "draft.onnx"
 DRAFT_WEIGHTS = "draft.weights"
+TARGET_ENGINE = "target.engine"
+DRAFT_ENGINE = "draft.engine"
 TOKENIZER = "tokenizer.json"
 TOKENIZER_CONFIG = "tokenizer_config.json"
 GENERATION_CONFIG = "generation_config.json"
