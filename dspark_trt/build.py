@@ -9,7 +9,7 @@ from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from safetensors.numpy import save_file
+from safetensors.numpy import save
 
 from dspark_runtime.contract import names
 from dspark_runtime.contract.errors import ConfigError
@@ -129,7 +129,7 @@ def write_graphs(plan: Plan, folder: Path, report: Callable[[str], None]) -> Non
     if dspark is not None:
         write_dspark_graph(options, dspark, plan.target.tensors, shared_table=table)
         if plan.operators == "host" and (arrays := head_arrays(dspark)):
-            save_file(arrays, folder / DRAFT_HEAD)
+            (folder / DRAFT_HEAD).write_bytes(save(arrays))
     elif isinstance(draft, TargetCheckpoint):
         write_model_draft_graph(options, draft.config, draft.tensors)
 
