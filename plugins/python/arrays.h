@@ -15,6 +15,8 @@ namespace nb = nanobind;
 
 constexpr int64_t kAny = -1; /* a size that this array itself decides */
 
+inline std::string text(const nb::object& object) { return nb::str(object).c_str(); }
+
 inline std::string joined(const std::vector<int64_t>& sizes) {
   std::string text = "[";
   for (size_t i = 0; i < sizes.size(); ++i) {
@@ -63,7 +65,7 @@ class Array {
   Array(const Place& place, nb::handle object, const std::vector<int64_t>& sizes) {
     const std::string wanted = std::string(dtype_name<T>()) + " [" + place.axes + "] = " + joined(sizes) + ", C order";
     if (!nb::try_cast(object, handle_, /*convert=*/false)) {
-      const std::string type = nb::cast<std::string>(object.type().attr("__name__"));
+      const std::string type = text(object.type().attr("__name__"));
       const std::string kind = kWritable && type == "ndarray" ? "an array that cannot be written" : "a " + type;
       refuse_array(place, kind, (kWritable ? "a writable array " : "an array ") + wanted);
     }
@@ -74,7 +76,7 @@ class Array {
       found.push_back(static_cast<int64_t>(handle_.shape(i)));
       fits = fits && (sizes[i] == kAny || sizes[i] == found[i]);
     }
-    const std::string dtype = nb::cast<std::string>(nb::str(nb::handle(object).attr("dtype")));
+    const std::string dtype = text(object.attr("dtype"));
     if (!fits) refuse_array(place, dtype + " " + joined(found), wanted);
     int64_t stride = 1;
     for (size_t i = handle_.ndim(); i-- > 0;) {

@@ -269,22 +269,25 @@ NB_MODULE(dspark_ops, module) {
   const nb::object none = nb::none();
   module.doc() = "The operators of dspark-trt on NumPy arrays: zero-copy, without the GIL. See dspark_ops.pyi.";
   module.def("draft", &py::draft, kw_only(), "base_logits"_a, "anchor_tokens"_a, "temperature"_a, "top_k"_a, "top_p"_a,
-             "min_p"_a, "accept_mode"_a, "seed"_a, "sample_index"_a, "anchor_position"_a, "hidden"_a = none,
-             "block_offset"_a = 0, "markov_w1"_a = none, "markov_w2"_a = none, "head_weight"_a = none,
-             "head_bias"_a = none, "confidence_weight"_a = none, "confidence_bias"_a = none, "d2t"_a = none,
+             "min_p"_a, "accept_mode"_a, "seed"_a, "sample_index"_a, "anchor_position"_a, "hidden"_a.none() = none,
+             "block_offset"_a = 0, "markov_w1"_a.none() = none, "markov_w2"_a.none() = none,
+             "head_weight"_a.none() = none, "head_bias"_a.none() = none, "confidence_weight"_a.none() = none,
+             "confidence_bias"_a.none() = none, "d2t"_a.none() = none,
              "head_type"_a = static_cast<int32_t>(DSPARK_HEAD_NONE),
              "signal"_a = static_cast<int32_t>(DSPARK_SIGNAL_TOP1), "confidence_with_markov"_a = false,
-             "draft_tokens"_a = none, "confidence_logits"_a = none, "draft_logits"_a = none,
+             "draft_tokens"_a.none() = none, "confidence_logits"_a.none() = none, "draft_logits"_a.none() = none,
              "want_draft_logits"_a = false, "parallel"_a = true);
   module.def("cutoff", &py::cutoff, kw_only(), "confidence_logits"_a, "policy"_a, "threshold"_a, "max_verify"_a,
-             "calibration_temperatures"_a = none, "verify_lengths"_a = none, "survivals"_a = none, "parallel"_a = true);
+             "calibration_temperatures"_a.none() = none, "verify_lengths"_a.none() = none, "survivals"_a.none() = none,
+             "parallel"_a = true);
   module.def("accept", &py::accept, kw_only(), "logits"_a, "row_offsets"_a, "temperature"_a, "top_k"_a, "top_p"_a,
-             "min_p"_a, "accept_mode"_a, "seed"_a, "sample_index"_a, "anchor_position"_a, "draft_tokens"_a = none,
-             "draft_logits"_a = none, "d2t"_a = none, "accepted"_a = none, "tokens"_a = none, "parallel"_a = true);
+             "min_p"_a, "accept_mode"_a, "seed"_a, "sample_index"_a, "anchor_position"_a,
+             "draft_tokens"_a.none() = none, "draft_logits"_a.none() = none, "d2t"_a.none() = none,
+             "accepted"_a.none() = none, "tokens"_a.none() = none, "parallel"_a = true);
   module.def("kv_update", &py::kv_update, kw_only(), "cache"_a, "update"_a, "write_indices"_a,
-             "update_lengths"_a = none, "parallel"_a = true);
+             "update_lengths"_a.none() = none, "parallel"_a = true);
   module.def("attention", &py::attention, kw_only(), "query"_a, "key"_a, "value"_a, "kv_lengths"_a, "causal"_a,
-             "query_lengths"_a = none, "output"_a = none, "parallel"_a = true);
+             "query_lengths"_a.none() = none, "output"_a.none() = none, "parallel"_a = true);
   module.def("op_nanoseconds", &py::op_nanoseconds, "op"_a);
   module.def("abi_version", &dspark_abi_version);
 }
