@@ -61,7 +61,7 @@ def draft_block(driver: GraphDriver, judge: Judge, length: int, anchor: int, **e
     block = [anchor] + [judge.config["mask_token_id"]] * (judge.config["block_size"] - 1)
     chunk = Chunk(SLOT, block, length)
     if names.ANCHOR_TOKENS in driver.inputs:
-        extra |= {names.ANCHOR_TOKENS: [anchor], names.MAX_VERIFY: [99]}
+        extra |= {names.ANCHOR_TOKENS: [anchor], names.MAX_VERIFY: [driver.inputs[names.CALIBRATION_TEMPERATURES].shape[0]]}
     return driver.run([chunk], causal=False, **extra)
 
 
@@ -82,8 +82,8 @@ def test_draft_rounds_of_every_accepted_count_equal_the_reference(
     target, proposer = open_pair(tmp_path / "graphs", form)
 
     # The prompt in two chunks: the context must not care.
-    target.run([Chunk(SLOT, PROMPT[:4], 0)], **no_proposals(target))
-    target.run([Chunk(SLOT, PROMPT[4:], 4)], **no_proposals(target))
+    target.run([Chunk(SLOT, PROMPT[:4], 0)])
+    target.run([Chunk(SLOT, PROMPT[4:], 4)])
     tokens, anchor = list(PROMPT), 17
     rng = np.random.default_rng(3)
     for accepted in (0, 1, 2, 3, 4, 2, 0, 4):
@@ -97,14 +97,9 @@ def test_draft_rounds_of_every_accepted_count_equal_the_reference(
                 confidences = wanted.confidence_logits.numpy()
                 np.testing.assert_allclose(got[names.CONFIDENCE_LOGITS][0], confidences, atol=TOLERANCE, rtol=0)
         proposals = rng.integers(4, 320, BLOCK).tolist()
-        target.run([Chunk(SLOT, [anchor, *proposals], len(tokens))], **no_proposals(target))
+        target.run([Chunk(SLOT, [anchor, *proposals], len(tokens))])
         tokens += [anchor, *proposals[:accepted]]
         anchor = int(rng.integers(4, 320))
-
-
-def no_proposals(target: GraphDriver) -> dict[str, Any]:
-    """Accept inputs of a step whose proposals nobody judges: one logit row, verify length 0."""
-    return {names.LOGIT_ROWS: [0]} | ({names.ROW_OFFSETS: [0, 1]} if names.ROW_OFFSETS in target.inputs else {})
 
 
 @pytest.mark.parametrize("fault", ["layer ids", "anchor", "length"])
@@ -113,7 +108,7 @@ def test_draft_reading_shifted_by_one_differs(tied_target: Path, fault: str, tmp
     judge = Judge(tied_target, draft)
     write_tiny(tmp_path / "graphs", ("standard", "padded"), tied_target, draft)
     target, proposer = open_pair(tmp_path / "graphs", ("standard", "padded"))
-    target.run([Chunk(SLOT, PROMPT, 0)], **no_proposals(target))
+    target.run([Chunk(SLOT, PROMPT, 0)])
     wanted = {
         "layer ids": lambda: judge.round(PROMPT, 17, shift=1),
         "anchor": lambda: judge.round(PROMPT, PROMPT[-1]),
@@ -134,7 +129,7 @@ def test_draft_shorter_block_gives_the_prefix_of_the_full_one(
         plan = write_tiny(tmp_path / str(size), form, tied_target, draft, block_size=size)
         assert (plan.block_size, plan.pass_size) == (size, BLOCK)
         target, proposer = open_pair(tmp_path / str(size), form)
-        target.run([Chunk(SLOT, PROMPT, 0)], **no_proposals(target))
+        target.run([Chunk(SLOT, PROMPT, 0)])
         got[size] = draft_block(proposer, judge, len(PROMPT), 17)
     for name in (names.HIDDEN, names.LOGITS):
         assert got[2][name].shape[0] == 2
@@ -153,7 +148,7 @@ def test_draft_reduced_vocabulary_gives_the_kept_columns(
     d2t = head_arrays(plan.draft)["d2t"]  # type: ignore[arg-type]
     assert len(d2t) == 100 and (np.diff(d2t) > 0).all() and 2 in d2t
     target, proposer = open_pair(tmp_path / "graphs", form)
-    target.run([Chunk(SLOT, PROMPT, 0)], **no_proposals(target))
+    target.run([Chunk(SLOT, PROMPT, 0)])
     got = draft_block(proposer, judge, len(PROMPT), 17)
     wanted = judge.round(PROMPT, 17)
     np.testing.assert_allclose(got[names.LOGITS], wanted.base_logits.numpy()[:, d2t], atol=TOLERANCE, rtol=0)
