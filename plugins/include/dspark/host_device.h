@@ -32,10 +32,15 @@
 namespace dspark {
 
 #if DSPARK_X86_LEVELS
+/// A test builds with a lower one to run, on this processor, the code for older processors.
+#ifndef DSPARK_MAX_X86_LEVEL
+#define DSPARK_MAX_X86_LEVEL 4
+#endif
+
 /// The x86-64 feature level of this processor that we have code for: 4, 3 or 1.
 inline int x86_level() {
-  if (__builtin_cpu_supports("x86-64-v4")) return 4;
-  return __builtin_cpu_supports("x86-64-v3") ? 3 : 1;
+  if (DSPARK_MAX_X86_LEVEL >= 4 && __builtin_cpu_supports("x86-64-v4")) return 4;
+  return DSPARK_MAX_X86_LEVEL >= 3 && __builtin_cpu_supports("x86-64-v3") ? 3 : 1;
 }
 #endif
 

@@ -62,7 +62,12 @@ struct Lanes {
     return value;
   }
   static DSPARK_INLINE void store(float* to, Float value) { __builtin_memcpy(to, &value, sizeof(value)); }
-  static DSPARK_INLINE Float splat(float value) { return value - Float{}; }  // x - 0 is x, signed zeros included
+  static DSPARK_INLINE Float splat(float value) {
+    // gcc 12 makes one broadcast of this; of a list of equal lanes, inlined into another target, it makes sixteen.
+    float lane[width];
+    for (int i = 0; i < width; ++i) lane[i] = value;
+    return load(lane);
+  }
 
   /// Lane i gets lane (i + Step) mod width.
   template <int Step, int... I>
