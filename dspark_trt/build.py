@@ -175,9 +175,7 @@ def _dspark_draft(config: BuildConfig, target: TargetCheckpoint, loaded: DSparkD
             loaded.config.decoder.vocab_size,
             target.config.eos_token_ids,
         )
-    return DSparkDraft(
-        config=loaded.config, tensors=loaded.tensors, block_size=config.block_size or trained, d2t=d2t
-    )
+    return DSparkDraft(config=loaded.config, tensors=loaded.tensors, block_size=config.block_size or trained, d2t=d2t)
 
 
 def _max_seq_len(config: BuildConfig, target: TargetCheckpoint, model_draft: TargetCheckpoint | None) -> int:

@@ -17,6 +17,7 @@ BACKENDS = ("onnxruntime",)
 DTYPES = ("float32",)
 QUANTIZATIONS = ("none", "int8")
 DIALECTS = ("auto", "trt", "standard")
+QUERY_FORMS = ("packed", "padded")
 HEAD_TYPES = ("none", "vanilla", "gated", "rnn")
 
 
@@ -185,7 +186,7 @@ class BuildConfig:
             ("draft_quantize", self.draft_quantize, QUANTIZATIONS),
             ("draft_kind", self.draft_kind, DRAFT_KINDS),
             ("dialect", self.dialect, DIALECTS),
-            ("query_form", self.query_form, ("packed", "padded")),
+            ("query_form", self.query_form, QUERY_FORMS),
         ):
             if value not in known:
                 problems.append(f"{name} is '{value}', supported are {', '.join(known)}")

@@ -26,19 +26,16 @@ class OnnxRuntimeBackend:
     """
 
     def choose_dialect(self, wanted: str) -> Dialect:
-        if wanted == "standard" or (wanted == "trt" and has_onnxruntime_ops()):
+        if wanted == "standard":
             return Dialect(wanted)
-        if wanted == "trt":
-            raise BuildError(
-                "dialect is 'trt' but the installed operator library has no ONNX Runtime operators; "
-                "reinstall dspark-trt with ONNX Runtime's headers (ONNXRUNTIME_INCLUDE_DIR) or build with --dialect standard"
-            )
         if has_onnxruntime_ops():
             return Dialect("trt")
+        missing = "the installed operator library has no ONNX Runtime operators"
+        todo = "reinstall dspark-trt where it finds ONNX Runtime's headers (ONNXRUNTIME_INCLUDE_DIR)"
+        if wanted == "trt":
+            raise BuildError(f"dialect is 'trt', but {missing}; {todo}, or build with --dialect standard")
         return Dialect(
-            "standard",
-            "the operator library has no ONNX Runtime operators, so the slower standard dialect is used; "
-            "reinstall dspark-trt with ONNX Runtime's headers (ONNXRUNTIME_INCLUDE_DIR) for the fast one",
+            "standard", f"{missing}, so the bundle uses the slower standard dialect; {todo} for the fast one"
         )
 
     def compile(self, graph: Path, dialect: str, report: Callable[[str], None]) -> None:

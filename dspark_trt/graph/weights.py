@@ -50,7 +50,7 @@ class WeightFile:
         offset = -(-self._end // ALIGNMENT) * ALIGNMENT
         self._file.write(b"\0" * (offset - self._end))
         # A view of the bytes, not tobytes(): the largest weight must not exist twice.
-        self._file.write(memoryview(np.ascontiguousarray(array)).cast("B"))
+        self._file.write(np.ascontiguousarray(array).data.cast("B"))
         self._end = offset + array.nbytes
         dtype = helper.np_dtype_to_tensor_dtype(array.dtype)
         return WeightRef(self.path.name, offset, array.nbytes, dtype, array.shape)

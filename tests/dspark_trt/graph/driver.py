@@ -19,12 +19,7 @@ DTYPES = {
     "tensor(int64)": np.int64,
     "tensor(bool)": np.bool_,
 }
-CACHES = tuple(
-    name.split(".")[0]
-    for name in (
-        names.TARGET_KEY, names.TARGET_VALUE, names.CONTEXT_KEY, names.CONTEXT_VALUE, names.DRAFT_KEY, names.DRAFT_VALUE,
-    )
-)  # fmt: skip
+CACHES = ("target_key", "target_value", "context_key", "context_value", "draft_key", "draft_value")
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,10 @@ class Judge:
     def __init__(self, target: Path, draft: Path) -> None:
         self.model = reference(target)
         self.config = json.loads((draft / "config.json").read_text())
-        weights = {name: torch.from_numpy(array.copy()) for name, array in read_safetensors(draft / "model.safetensors").items()}
+        weights = {
+            name: torch.from_numpy(array.copy())
+            for name, array in read_safetensors(draft / "model.safetensors").items()
+        }
         embed = self.model.get_input_embeddings().weight.detach()
         self.draft = DSparkReference(self.config, weights, embed, self.model.lm_head.weight.detach())
 
@@ -61,7 +64,10 @@ def draft_block(driver: GraphDriver, judge: Judge, length: int, anchor: int, **e
     block = [anchor] + [judge.config["mask_token_id"]] * (judge.config["block_size"] - 1)
     chunk = Chunk(SLOT, block, length)
     if names.ANCHOR_TOKENS in driver.inputs:
-        extra |= {names.ANCHOR_TOKENS: [anchor], names.MAX_VERIFY: [driver.inputs[names.CALIBRATION_TEMPERATURES].shape[0]]}
+        extra |= {
+            names.ANCHOR_TOKENS: [anchor],
+            names.MAX_VERIFY: [driver.inputs[names.CALIBRATION_TEMPERATURES].shape[0]],
+        }
     return driver.run([chunk], causal=False, **extra)
 
 
@@ -93,6 +99,7 @@ def test_draft_rounds_of_every_accepted_count_equal_the_reference(
         np.testing.assert_allclose(got[names.LOGITS], wanted.base_logits.numpy(), atol=TOLERANCE, rtol=0)
         if names.DRAFT_TOKENS in got:
             assert got[names.DRAFT_TOKENS][0].tolist() == wanted.tokens
+            assert got[names.VERIFY_LENGTHS].tolist() == [BLOCK]  # policy `all`
             if wanted.confidence_logits is not None:
                 confidences = wanted.confidence_logits.numpy()
                 np.testing.assert_allclose(got[names.CONFIDENCE_LOGITS][0], confidences, atol=TOLERANCE, rtol=0)

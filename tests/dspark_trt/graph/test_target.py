@@ -43,8 +43,6 @@ def make_driver(folder: Path, form: tuple[str, str], target: Path, **options: An
     return GraphDriver(folder / names.TARGET_GRAPH, *form, num_slots=NUM_SLOTS)
 
 
-
-
 @pytest.mark.parametrize("form", FORMS)
 def test_target_prefill_chunks_and_rounds_equal_transformers(
     checkpoint: tuple[Path, Any], form: tuple[str, str], tmp_path: Path
@@ -123,11 +121,8 @@ def test_target_graph_passes_the_checker_and_is_named_by_the_contract(
     write_tiny(tmp_path, form, tiny_target, tiny_draft)
     onnx.checker.check_model(str(tmp_path / names.TARGET_GRAPH), full_check=True)
     graph = onnx.load(str(tmp_path / names.TARGET_GRAPH), load_external_data=False).graph
-    caches = [
-        name.format(i)
-        for name, layers in ((names.TARGET_KEY, 4), (names.TARGET_VALUE, 4), (names.CONTEXT_KEY, 2), (names.CONTEXT_VALUE, 2))
-        for i in range(layers)
-    ]  # fmt: skip
+    layers = {names.TARGET_KEY: 4, names.TARGET_VALUE: 4, names.CONTEXT_KEY: 2, names.CONTEXT_VALUE: 2}
+    caches = [name.format(i) for name, count in layers.items() for i in range(count)]
     step = [names.TOKEN_IDS, names.POSITIONS, names.WRITE_INDICES, names.LOGIT_ROWS]
     outputs = [names.LOGITS]
     if form[0] == "trt":
