@@ -1,7 +1,7 @@
 """Our attention operator against ONNX Runtime's own opset-24 `Attention`, on the same caches, in one process.
 
-Both run as one-node sessions on one thread pool, alternating A B A B; medians. ONNX Runtime's operator gets the lengths as a
-boolean mask, since it reads the whole capacity either way; masks and padding are made outside the timed part.
+Both run as one-node sessions on one thread pool, alternating A B A B; medians. ONNX Runtime's operator gets the lengths
+as a boolean mask, since it reads the whole capacity either way; masks and padding are made outside the timed part.
 
     python benchmarks/attention.py
     python benchmarks/attention.py --lengths 256,1900 --capacity 2048 --json
@@ -10,6 +10,7 @@ boolean mask, since it reads the whole capacity either way; masks and padding ar
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import statistics
 import time
@@ -155,7 +156,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--slots", type=numbers, default=[1, 8], metavar="N,N")
     parser.add_argument("--queries", type=numbers, default=[1, 8], metavar="N,N")
-    parser.add_argument("--lengths", type=numbers, default=[128, 512, 2000], metavar="N,N", help="cached tokens per slot")
+    parser.add_argument("--lengths", type=numbers, default=[128, 512, 2000], metavar="N,N", help="tokens per slot")
     parser.add_argument("--capacity", type=int, default=2048)
     parser.add_argument("--heads", type=int, default=9)
     parser.add_argument("--kv-heads", type=int, default=3)
@@ -167,13 +168,15 @@ def main() -> None:
     options = parser.parse_args()
     ort.set_global_thread_pool_sizes(options.threads, 1)
     shape = Shape(heads=options.heads, kv_heads=options.kv_heads, width=options.width, capacity=options.capacity)
-    cases = [Case(slots=b, queries=q, length=n) for b in options.slots for q in options.queries for n in options.lengths]
+    grid = itertools.product(options.slots, options.queries, options.lengths)
+    cases = [Case(slots=b, queries=q, length=n) for b, q, n in grid]
     if options.prefill:
         cases += [Case(slots=1, queries=options.prefill, length=n) for n in options.lengths if n >= options.prefill]
     rows = []
     if not options.json:
-        print(f"capacity {shape.capacity}, heads {shape.heads}/{shape.kv_heads} x {shape.width}, {options.threads} threads")
-        print(f"{'slots':>5} {'queries':>7} {'cached':>6} {'ours ms':>9} {'onnxruntime ms':>14} {'ratio':>6} {'difference':>10}")
+        heads = f"heads {shape.heads}/{shape.kv_heads} x {shape.width}"
+        print(f"capacity {shape.capacity}, {heads}, {options.threads} threads")
+        print("slots queries cached   ours ms onnxruntime ms  ratio difference")
     for case in cases:
         row = measure(shape, case, options.repeats)
         rows.append(row)
