@@ -17,7 +17,7 @@ MAY_INCLUDE = {
 }
 KNOW_THE_COMPILER = {
     "host_device.h",  # the place for it
-    "dot.h",  # vector extensions of GCC and Clang, beside a plain body that any compiler takes
+    "vectors.h",  # vector extensions of GCC and Clang
 }
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
 
@@ -44,7 +44,7 @@ def test_includes_never_point_up() -> None:
 
 
 def test_compilers_are_known_to_few_headers() -> None:
-    compilers = r"__(?:CUDACC|NVCC|GNUC|clang)__|_MSC_VER"
+    compilers = "__GNUC__|__clang__|_MSC_VER"  # which side of CUDA a line is on (__CUDACC__) is another matter
     pattern = re.compile(rf"^\s*#\s*(?:el)?if.*\b(?:{compilers})\b", re.MULTILINE)
     found = [
         str(path.relative_to(ROOT))

@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dspark_runtime.bundle import open_bundle
+from dspark_runtime.cli.report import escape_controls
 from dspark_runtime.contract.manifest import EngineInfo, Manifest
 
 EXAMPLES = """\
@@ -89,24 +90,22 @@ def _overview(manifest: Manifest) -> Table:
     rows += [("note", note) for note in manifest.notes]
     table = Table(show_header=False, title="bundle", title_justify="left", box=None, padding=(0, 2, 0, 0))
     for name, value in rows:
-        table.add_row(Text(name), Text(value))
+        table.add_row(name, _cell(value))
     return table
 
 
 def _engines(manifest: Manifest) -> Table:
     table = Table(title="engines", title_justify="left")
-    for heading in ("engine", "architecture", "vocabulary", "hidden", "layers", "heads", "dtype", "weights"):
-        numeric = heading in ("vocabulary", "hidden", "layers")
-        table.add_column(heading, justify="right" if numeric else "left")
+    for heading in ("engine", "model", "vocabulary", "hidden", "layers", "heads", "weights"):
+        table.add_column(heading, justify="right" if heading in ("vocabulary", "hidden", "layers") else "left")
     engines: list[tuple[str, EngineInfo]] = [("target", manifest.target)]
     if manifest.draft is not None:
         engines.append(("draft", manifest.draft.engine))
     for name, engine in engines:
-        heads = f"{engine.num_heads} (kv {engine.num_kv_heads}) of {engine.head_dim}"
-        weights = engine.dtype if engine.quantize == "none" else engine.quantize
+        heads = f"{engine.num_heads}/{engine.num_kv_heads} x {engine.head_dim}"
+        weights = engine.dtype if engine.quantize == "none" else f"{engine.quantize}, {engine.dtype}"
         shape = (engine.vocab_size, engine.hidden_size, engine.num_layers)
-        cells = (name, engine.architecture, *shape, heads, engine.dtype, weights)
-        table.add_row(*(Text(str(cell)) for cell in cells))
+        table.add_row(*map(_cell, (name, engine.architecture, *shape, heads, weights)))
     return table
 
 
@@ -116,5 +115,10 @@ def _files(manifest: Manifest) -> Table:
     table.add_column("bytes", justify="right")
     table.add_column("sha-256")
     for entry in manifest.files:
-        table.add_row(Text(entry.path), Text(f"{entry.size:,}"), Text(entry.sha256[:16] + "..."))
+        table.add_row(_cell(entry.path), f"{entry.size:,}", entry.sha256[:16] + "...")
     return table
+
+
+def _cell(value: object) -> Text:
+    """Plain text: whatever a manifest says, it neither styles nor steers the terminal."""
+    return Text(escape_controls(str(value)))

@@ -16,7 +16,12 @@ _CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) i
 
 def printable(text: str, stream: TextIO) -> str:
     """`text` as it is for a file or pipe; with control characters escaped for a terminal."""
-    return text.translate(_CONTROLS) if stream.isatty() else text
+    return escape_controls(text) if stream.isatty() else text
+
+
+def escape_controls(text: str) -> str:
+    """`text` without a character that a terminal would obey, newline and tab excepted."""
+    return text.translate(_CONTROLS)
 
 
 def summarise(outputs: Sequence[RequestOutput], seconds: float) -> dict[str, int | float]:

@@ -143,9 +143,8 @@ def test_generate_prompt_longer_than_the_limit_is_one_line(dspark: Callable, tin
     assert "96" in error and "tokens" in error
 
 
-def test_generate_empty_prompt_is_one_line_or_text_never_a_traceback(dspark: Callable, tiny_bundle: Path) -> None:
-    ended = dspark("generate", tiny_bundle, "--prompt", "", *GREEDY)
-    assert ended.code == 0 or "prompt" in ended.error
+def test_generate_empty_prompt_is_one_line(dspark: Callable, tiny_bundle: Path) -> None:
+    assert "prompt has no tokens" in dspark("generate", tiny_bundle, "--prompt", "", *GREEDY).error
 
 
 def test_generate_newer_bundle_is_one_line(dspark: Callable, damaged: Callable[..., Path]) -> None:
