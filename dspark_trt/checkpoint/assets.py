@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tokenizers import Tokenizer, processors
+from tokenizers import Tokenizer
 
 from dspark_runtime.contract import names
 from dspark_runtime.contract.errors import CheckpointError
@@ -25,9 +25,6 @@ class TokenizerFacts:
     chat_template: str | None = None
     special: dict[str, str] = field(default_factory=dict)
     """Role (SPECIAL_ROLES) -> token."""
-    add_bos: bool | None = None
-    """Encoding puts bos_token before a text; None: as tokenizer.json says itself."""
-    add_eos: bool | None = None
 
 
 def _dump(value: dict[str, Any]) -> bytes:
@@ -50,25 +47,6 @@ def check_vocabulary(tokenizer: Tokenizer, config: TargetConfig, where: str) -> 
             f"{where}: has token ids up to {largest}, the model has {config.vocab_size} rows of embeddings; "
             f"is it another model's tokenizer?"
         )
-
-
-def set_ends(tokenizer: Tokenizer, facts: TokenizerFacts, where: str) -> bool:
-    """Make encoding add bos and eos as the facts say; True when that changed the tokenizer.
-
-    As in transformers, one flag that is set replaces whatever tokenizer.json did at both ends.
-    """
-    if facts.add_bos is None and facts.add_eos is None:
-        return False
-    bos = facts.special.get("bos_token") if facts.add_bos else None
-    eos = facts.special.get("eos_token") if facts.add_eos else None
-    ends = [token for token in (bos, eos) if token is not None]
-    if unknown := [token for token in ends if tokenizer.token_to_id(token) is None]:
-        raise CheckpointError(f"{where}: its bos/eos token {unknown[0]!r} is not in the vocabulary")
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single=[token for token in (bos, "$A", eos) if token is not None],
-        special_tokens=[(token, tokenizer.token_to_id(token)) for token in dict.fromkeys(ends)],
-    )
-    return True
 
 
 def make_assets(
@@ -112,10 +90,12 @@ def _special(fields: Fields) -> dict[str, str]:
 
 
 def read_facts(folder: Path) -> TokenizerFacts:
-    """From tokenizer_config.json, chat_template.jinja (which wins) and special_tokens_map.json, as far as there."""
+    """From tokenizer_config.json, chat_template.jinja (which wins) and special_tokens_map.json, as far as there.
+
+    `add_bos_token` and `add_eos_token` are not read: transformers lets tokenizer.json decide, and so do we.
+    """
     special: dict[str, str] = {}
     template = None
-    added: dict[str, bool | None] = {}
     if (folder / "special_tokens_map.json").is_file():
         special |= _special(Fields("special_tokens_map.json", read_object(folder / "special_tokens_map.json")))
     path = folder / names.TOKENIZER_CONFIG
@@ -123,9 +103,6 @@ def read_facts(folder: Path) -> TokenizerFacts:
         fields = Fields(str(path), read_object(path))
         special |= _special(fields)
         template = _template(fields)
-        for end in ("bos", "eos"):
-            if fields.has(f"add_{end}_token"):
-                added[f"add_{end}"] = fields.flag(f"add_{end}_token", False)
     if (folder / "chat_template.json").is_file():
         template = _template(Fields(str(folder / "chat_template.json"), read_object(folder / "chat_template.json")))
     if (folder / "chat_template.jinja").is_file():
@@ -133,7 +110,7 @@ def read_facts(folder: Path) -> TokenizerFacts:
             template = read_bytes(folder / "chat_template.jinja").decode()
         except UnicodeDecodeError as error:
             raise CheckpointError(f"{folder / 'chat_template.jinja'}: is not UTF-8 ({error.reason})") from None
-    return TokenizerFacts(chat_template=template, special=special, **added)
+    return TokenizerFacts(chat_template=template, special=special)
 
 
 def read_assets(folder: Path, config: TargetConfig, generation: dict[str, Any]) -> dict[str, bytes]:
@@ -145,11 +122,9 @@ def read_assets(folder: Path, config: TargetConfig, generation: dict[str, Any]) 
     parse_object(data, str(path))  # for a message with the place of the fault
     tokenizer = load_tokenizer(data, str(path))
     check_vocabulary(tokenizer, config, str(path))
-    facts = read_facts(folder)
-    changed = set_ends(tokenizer, facts, str(path))
-    if changed or tokenizer.truncation is not None or tokenizer.padding is not None:
+    if tokenizer.truncation is not None or tokenizer.padding is not None:
         # Left on by a training run: a prompt must neither be cut nor filled up.
         tokenizer.no_truncation()
         tokenizer.no_padding()
         data = tokenizer.to_str().encode()
-    return make_assets(data, facts, config, generation)
+    return make_assets(data, read_facts(folder), config, generation)

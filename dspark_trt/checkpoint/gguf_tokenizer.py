@@ -6,10 +6,10 @@ the model's original tokenizer.json (it does not set apart digits for `smollm`, 
 
 from __future__ import annotations
 
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, processors
 
 from dspark_runtime.contract.errors import CheckpointError
-from dspark_trt.checkpoint.assets import TokenizerFacts, set_ends
+from dspark_trt.checkpoint.assets import TokenizerFacts
 from dspark_trt.checkpoint.fields import Fields
 
 CONTROL, USER_DEFINED = 3, 4
@@ -71,6 +71,18 @@ def _special(fields: Fields, tokens: list[str]) -> dict[str, str]:
     return found
 
 
+def _post_processor(fields: Fields, special: dict[str, str], tokens: list[str]) -> processors.TemplateProcessing | None:
+    """Adds bos before and eos behind a text where the file says so; None where it does not."""
+    bos = special.get("bos_token") if fields.flag("tokenizer.ggml.add_bos_token", False) else None
+    eos = special.get("eos_token") if fields.flag("tokenizer.ggml.add_eos_token", False) else None
+    if bos is None and eos is None:
+        return None
+    return processors.TemplateProcessing(
+        single=[token for token in (bos, "$A", eos) if token is not None],
+        special_tokens=[(token, tokens.index(token)) for token in dict.fromkeys((bos, eos)) if token is not None],
+    )
+
+
 def gguf_tokenizer(fields: Fields) -> tuple[Tokenizer, TokenizerFacts]:
     """Tokenizer, and what tokenizer_config.json says. Raises CheckpointError.
 
@@ -124,11 +136,7 @@ def gguf_tokenizer(fields: Fields) -> tuple[Tokenizer, TokenizerFacts]:
         )
     )
     tokenizer.decoder = decoders.ByteLevel()
-    facts = TokenizerFacts(
-        chat_template=fields.text("tokenizer.chat_template") if fields.has("tokenizer.chat_template") else None,
-        special=special,
-        add_bos=fields.flag("tokenizer.ggml.add_bos_token", False),
-        add_eos=fields.flag("tokenizer.ggml.add_eos_token", False),
-    )
-    set_ends(tokenizer, facts, fields.where)
-    return tokenizer, facts
+    if (processor := _post_processor(fields, special, tokens)) is not None:
+        tokenizer.post_processor = processor
+    template = fields.text("tokenizer.chat_template") if fields.has("tokenizer.chat_template") else None
+    return tokenizer, TokenizerFacts(chat_template=template, special=special)
