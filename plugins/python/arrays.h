@@ -6,7 +6,10 @@
 #include <nanobind/ndarray.h>
 
 #include <cstdint>
+#include <initializer_list>
 #include <string>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 namespace dspark::python {
@@ -17,7 +20,9 @@ constexpr int64_t kAny = -1; /* a size that this array itself decides */
 
 inline std::string text(const nb::object& object) { return nb::str(object).c_str(); }
 
-inline std::string joined(const std::vector<int64_t>& sizes) {
+using Sizes = std::vector<int64_t>;
+
+inline std::string joined(const Sizes& sizes) {
   std::string text = "[";
   for (size_t i = 0; i < sizes.size(); ++i) {
     text += (i ? ", " : "") + (sizes[i] == kAny ? std::string("?") : std::to_string(sizes[i]));
@@ -61,52 +66,58 @@ class Array {
  public:
   Array() = default;
 
-  /// `sizes` entries of kAny match everything.
-  Array(const Place& place, nb::handle object, const std::vector<int64_t>& sizes) {
-    const std::string wanted = std::string(dtype_name<T>()) + " [" + place.axes + "] = " + joined(sizes) + ", C order";
-    if (!nb::try_cast(object, handle_, /*convert=*/false)) {
-      const std::string type = text(object.type().attr("__name__"));
-      const std::string kind = kWritable && type == "ndarray" ? "an array that cannot be written" : "a " + type;
-      refuse_array(place, kind, (kWritable ? "a writable array " : "an array ") + wanted);
-    }
-    const auto type = handle_.dtype();
-    bool fits = type == nb::dtype<T>() && handle_.ndim() == sizes.size();
-    std::vector<int64_t> found;
-    for (size_t i = 0; i < handle_.ndim(); ++i) {
-      found.push_back(static_cast<int64_t>(handle_.shape(i)));
-      fits = fits && (sizes[i] == kAny || sizes[i] == found[i]);
-    }
-    const std::string dtype = text(object.attr("dtype"));
-    if (!fits) refuse_array(place, dtype + " " + joined(found), wanted);
+  /// `sizes` entries of kAny match everything. Words are put together only when there is something to complain about.
+  Array(const Place& place, nb::handle object, std::initializer_list<int64_t> sizes) {
+    if (!nb::try_cast(object, handle_, /*convert=*/false)) refuse_object(place, object, sizes);
+    bool fits = handle_.dtype() == nb::dtype<T>() && handle_.ndim() == sizes.size();
+    bool contiguous = true;
     int64_t stride = 1;
-    for (size_t i = handle_.ndim(); i-- > 0;) {
-      if (handle_.shape(i) > 1 && handle_.stride(i) != stride) {
-        refuse_array(place, dtype + " " + joined(found) + " with strides", wanted);
-      }
-      stride *= static_cast<int64_t>(handle_.shape(i));
+    for (size_t i = fits ? sizes.size() : 0; i-- > 0;) {
+      const int64_t size = static_cast<int64_t>(handle_.shape(i));
+      const int64_t wanted = sizes.begin()[i];
+      fits = fits && (wanted == kAny || wanted == size);
+      contiguous = contiguous && (size <= 1 || handle_.stride(i) == stride);
+      stride *= size;
     }
+    if (!fits || !contiguous) refuse_shape(place, object, sizes, fits ? " with gaps or another order" : "");
     data_ = static_cast<Pointer>(handle_.data());
-    sizes_ = std::move(found);
+    given_ = true;
   }
 
   Pointer data() const { return data_; }
-  int64_t size(size_t axis) const { return sizes_[axis]; }
-  explicit operator bool() const { return data_ != nullptr || !sizes_.empty(); }
+  int64_t size(size_t axis) const { return static_cast<int64_t>(handle_.shape(axis)); }
+  explicit operator bool() const { return given_; }
 
  private:
+  static std::string wanted(const Place& place, const Sizes& sizes) {
+    return std::string(dtype_name<T>()) + " [" + place.axes + "] = " + joined(sizes) + " in C order";
+  }
+
+  [[noreturn]] void refuse_object(const Place& place, nb::handle object, const Sizes& sizes) const {
+    const std::string type = text(object.type().attr("__name__"));
+    const std::string found = kWritable && type == "ndarray" ? "an array that cannot be written" : "a " + type;
+    refuse_array(place, found, (kWritable ? "a writable array " : "an array ") + wanted(place, sizes));
+  }
+
+  [[noreturn]] void refuse_shape(const Place& place, nb::handle object, const Sizes& sizes, const char* order) const {
+    Sizes found;
+    for (size_t i = 0; i < handle_.ndim(); ++i) found.push_back(size(i));
+    refuse_array(place, text(object.attr("dtype")) + " " + joined(found) + order, wanted(place, sizes));
+  }
+
   Handle handle_;
   Pointer data_ = nullptr;
-  std::vector<int64_t> sizes_;
+  bool given_ = false;
 };
 
 template <class T>
-Array<T> input(const Place& place, nb::handle object, const std::vector<int64_t>& sizes) {
+Array<T> input(const Place& place, nb::handle object, std::initializer_list<int64_t> sizes) {
   return Array<T>(place, object, sizes);
 }
 
 /// Absent for None.
 template <class T>
-Array<T> optional_input(const Place& place, nb::handle object, const std::vector<int64_t>& sizes) {
+Array<T> optional_input(const Place& place, nb::handle object, std::initializer_list<int64_t> sizes) {
   return object.is_none() ? Array<T>() : Array<T>(place, object, sizes);
 }
 
@@ -116,7 +127,7 @@ struct Output {
   nb::object object;
   Array<T, true> array;
 
-  Output(const Place& place, nb::object given, const std::vector<int64_t>& sizes) : object(std::move(given)) {
+  Output(const Place& place, nb::object given, std::initializer_list<int64_t> sizes) : object(std::move(given)) {
     if (object.is_none()) {
       nb::list shape;
       for (int64_t size : sizes) shape.append(size);

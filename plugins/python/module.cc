@@ -14,8 +14,6 @@
 namespace dspark::python {
 namespace {
 
-using Axes = std::vector<int64_t>;
-
 template <class Params>
 void launch(dspark_status (*run)(const Params*, const dspark_parallel*), const Params& params, bool parallel) {
   dspark_status status = DSPARK_OK;
@@ -49,15 +47,14 @@ struct SamplingArrays {
 SamplingArrays sampling_arrays(const char* function, int64_t requests, nb::handle temperature, nb::handle top_k,
                                nb::handle top_p, nb::handle min_p, nb::handle accept_mode, nb::handle seed,
                                nb::handle sample_index, nb::handle anchor_position) {
-  const Axes shape{requests};
-  return {input<float>({function, "temperature", "R"}, temperature, shape),
-          input<int32_t>({function, "top_k", "R"}, top_k, shape),
-          input<float>({function, "top_p", "R"}, top_p, shape),
-          input<float>({function, "min_p", "R"}, min_p, shape),
-          input<int32_t>({function, "accept_mode", "R"}, accept_mode, shape),
-          input<int64_t>({function, "seed", "R"}, seed, shape),
-          input<int32_t>({function, "sample_index", "R"}, sample_index, shape),
-          input<int32_t>({function, "anchor_position", "R"}, anchor_position, shape)};
+  return {input<float>({function, "temperature", "R"}, temperature, {requests}),
+          input<int32_t>({function, "top_k", "R"}, top_k, {requests}),
+          input<float>({function, "top_p", "R"}, top_p, {requests}),
+          input<float>({function, "min_p", "R"}, min_p, {requests}),
+          input<int32_t>({function, "accept_mode", "R"}, accept_mode, {requests}),
+          input<int64_t>({function, "seed", "R"}, seed, {requests}),
+          input<int32_t>({function, "sample_index", "R"}, sample_index, {requests}),
+          input<int32_t>({function, "anchor_position", "R"}, anchor_position, {requests})};
 }
 
 nb::tuple draft(nb::object base_logits, nb::object anchor_tokens, nb::object temperature, nb::object top_k,
@@ -79,10 +76,11 @@ nb::tuple draft(nb::object base_logits, nb::object anchor_tokens, nb::object tem
   const int64_t rank = w1 ? w1.size(1) : 0;
   const auto w2 = optional_input<float>({kName, "markov_w2", "Vd, r"}, markov_w2, {vocab, rank});
   const bool rnn = head_type == DSPARK_HEAD_RNN;
-  const Axes gate_shape = rnn ? Axes{3 * rank, 2 * rank + width} : Axes{rank, width + rank};
+  const int64_t gates = rnn ? 3 * rank : rank;
+  const int64_t columns = (rnn ? 2 : 1) * rank + width;
   const auto gate =
-      optional_input<float>({kName, "head_weight", rnn ? "3r, r + r + d" : "r, d + r"}, head_weight, gate_shape);
-  const auto gate_bias = optional_input<float>({kName, "head_bias", rnn ? "3r" : "r"}, head_bias, {gate_shape[0]});
+      optional_input<float>({kName, "head_weight", rnn ? "3r, r + r + d" : "r, d + r"}, head_weight, {gates, columns});
+  const auto gate_bias = optional_input<float>({kName, "head_bias", rnn ? "3r" : "r"}, head_bias, {gates});
   const auto confidence = optional_input<float>({kName, "confidence_weight", confidence_with_markov ? "d + r" : "d"},
                                                 confidence_weight, {width + (confidence_with_markov ? rank : 0)});
   const auto confidence_b = optional_input<float>({kName, "confidence_bias", "1"}, confidence_bias, {1});
@@ -227,9 +225,9 @@ nb::object attention(nb::object query, nb::object key, nb::object value, nb::obj
                               : input<float>({kName, "query", "B, H, Q, D"}, query, {slots, kAny, kAny, width});
   const auto rows = optional_input<int32_t>({kName, "query_lengths", "B + 1"}, query_lengths, {slots + 1});
   const auto lengths = input<int32_t>({kName, "kv_lengths", "B"}, kv_lengths, {slots});
-  const Axes shape =
-      packed ? Axes{queries.size(0), queries.size(1), width} : Axes{slots, queries.size(1), queries.size(2), width};
-  const Output<float> result({kName, "output", packed ? "T, H, D" : "B, H, Q, D"}, output, shape);
+  const Place place{kName, "output", packed ? "T, H, D" : "B, H, Q, D"};
+  const Output<float> result = packed ? Output<float>(place, output, {queries.size(0), queries.size(1), width})
+                                      : Output<float>(place, output, {slots, queries.size(1), queries.size(2), width});
   dspark_attention_params params{};
   params.num_slots = slots;
   params.num_heads = queries.size(1);
