@@ -9,12 +9,12 @@ from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from safetensors.numpy import save_file
+from safetensors.numpy import save
 
 from dspark_runtime.contract import names
 from dspark_runtime.contract.errors import ConfigError
 from dspark_runtime.contract.manifest import DraftInfo, EngineInfo, Limits, Manifest, dump_manifest
-from dspark_trt.backends import BACKENDS, Dialect
+from dspark_trt.backends import BACKENDS, ENGINES, Backend, CompileJob, Dialect, Report
 from dspark_trt.bundle import check_output, describe_files, new_bundle
 from dspark_trt.checkpoint import DSparkDraftCheckpoint, TargetCheckpoint, load_draft, load_target
 from dspark_trt.config import BuildConfig, DecoderConfig
@@ -31,6 +31,7 @@ from dspark_trt.graph import (
 
 DEFAULT_SEQ_LEN = 2048
 DEFAULT_MODEL_BLOCK = 4
+GRAPHS = {"target": names.TARGET_GRAPH, "draft": names.DRAFT_GRAPH}
 DRAFT_HEAD = "draft_head.safetensors"
 """Weights of the sequential head, for a runtime that calls the operators itself."""
 
@@ -53,7 +54,13 @@ class Plan:
 
     @property
     def operators(self) -> str:
-        return "graph" if self.dialect.name == "trt" else "host"
+        return self.dialect.operators if self.dialect.name == "trt" else "host"
+
+    @property
+    def query_form(self) -> str:
+        if self.dialect.name == "standard":
+            return "padded"
+        return self.dialect.query_form if self.config.query_form == "auto" else self.config.query_form
 
 
 def build(config: BuildConfig, progress: Progress | None = None, argv: Sequence[str] = ()) -> Path:
@@ -63,16 +70,15 @@ def build(config: BuildConfig, progress: Progress | None = None, argv: Sequence[
     the checkpoints do not fit the options or each other, or the output cannot be written.
     """
     check_output(config.output)
-    backend = BACKENDS[config.backend]()
+    backend = BACKENDS[config.backend](config)
     plan = make_plan(config, backend.choose_dialect(config.dialect))
     report = _reporter(plan, progress)
     with new_bundle(config.output) as folder:
         write_graphs(plan, folder, report)
-        for name in _graph_names(plan):
-            backend.compile(folder / name, plan.dialect.name, report)
+        manifest = compile_graphs(backend, plan, folder, report, describe(plan, backend.versions(), argv))
         for name, content in plan.target.assets.items():
             (folder / name).write_bytes(content)
-        manifest = describe(plan, folder, report, backend.versions(), argv)
+        manifest = replace(manifest, files=describe_files(folder, report))
         (folder / names.MANIFEST).write_text(dump_manifest(manifest), encoding="utf-8")
     if progress is not None:
         progress("done", 1.0)
@@ -115,11 +121,12 @@ def write_graphs(plan: Plan, folder: Path, report: Callable[[str], None]) -> Non
     options = GraphOptions(
         folder=folder,
         dialect=plan.dialect.name,
-        query_form=plan.config.query_form,
+        query_form=plan.query_form,
         operators=plan.operators,
         cache_capacity=plan.limits.cache_capacity,
         quantize=plan.config.quantize,
         report=report,
+        dtype=plan.config.arithmetic,
     )
     draft = plan.draft
     dspark = draft if isinstance(draft, DSparkDraft) else None
@@ -129,29 +136,40 @@ def write_graphs(plan: Plan, folder: Path, report: Callable[[str], None]) -> Non
     if dspark is not None:
         write_dspark_graph(options, dspark, plan.target.tensors, shared_table=table)
         if plan.operators == "host" and (arrays := head_arrays(dspark)):
-            save_file(arrays, folder / DRAFT_HEAD)
+            (folder / DRAFT_HEAD).write_bytes(save(arrays))
     elif isinstance(draft, TargetCheckpoint):
         write_model_draft_graph(options, draft.config, draft.tensors)
 
 
-def describe(
-    plan: Plan, folder: Path, report: Callable[[str], None], versions: dict[str, str], argv: Sequence[str]
-) -> Manifest:
-    """The manifest of the files in `folder`."""
+def compile_graphs(backend: Backend, plan: Plan, folder: Path, report: Report, manifest: Manifest) -> Manifest:
+    """Let the backend make of every graph what runs; `manifest` with what it says about that."""
+    jobs = [CompileJob(graph=folder / name, role=role, manifest=manifest) for role, name in _graph_names(plan).items()]
+    compiled = {job.role: backend.compile(job, report) for job in jobs}
+    if not backend.keeps_graphs:
+        for name in (*_graph_names(plan).values(), names.TARGET_WEIGHTS, names.DRAFT_WEIGHTS):
+            (folder / name).unlink(missing_ok=True)
+    target, draft = replace(manifest.target, compiled=compiled["target"]), manifest.draft
+    if draft is not None:
+        draft = replace(draft, engine=replace(draft.engine, compiled=compiled["draft"]))
+    return replace(manifest, target=target, draft=draft)
+
+
+def describe(plan: Plan, versions: dict[str, str], argv: Sequence[str]) -> Manifest:
+    """The manifest of a build, files and compiled engines aside."""
     config, target = plan.config, plan.target.config
     return Manifest(
         format_version=names.FORMAT_VERSION,
         backend=config.backend,
         dialect=plan.dialect.name,
-        query_form="padded" if plan.dialect.name == "standard" else config.query_form,
+        query_form=plan.query_form,
         operators=plan.operators,
         limits=plan.limits,
         # One row takes another path through the int8 products than two; rows must not depend on their number.
-        target=_engine(names.TARGET_GRAPH, target, config.quantize, 2 if config.quantize == "int8" else 1),
+        target=_engine(config, "target", target, config.quantize, 2 if config.quantize == "int8" else 1),
         draft=_draft_info(plan),
         eos_token_ids=target.eos_token_ids,
         bos_token_id=target.bos_token_id,
-        files=describe_files(folder, report),
+        files=(),
         versions={"dspark-trt": _own_version(), "python": platform.python_version(), **versions},
         argv=tuple(argv),
         created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
@@ -175,9 +193,7 @@ def _dspark_draft(config: BuildConfig, target: TargetCheckpoint, loaded: DSparkD
             loaded.config.decoder.vocab_size,
             target.config.eos_token_ids,
         )
-    return DSparkDraft(
-        config=loaded.config, tensors=loaded.tensors, block_size=config.block_size or trained, d2t=d2t
-    )
+    return DSparkDraft(config=loaded.config, tensors=loaded.tensors, block_size=config.block_size or trained, d2t=d2t)
 
 
 def _max_seq_len(config: BuildConfig, target: TargetCheckpoint, model_draft: TargetCheckpoint | None) -> int:
@@ -199,9 +215,9 @@ def _draft_vocab_size(plan: Plan) -> int:
     return plan.draft.config.vocab_size if plan.draft is not None else plan.target.config.vocab_size
 
 
-def _engine(graph: str, model: DecoderConfig, quantize: str, min_rows: int) -> EngineInfo:
+def _engine(config: BuildConfig, role: str, model: DecoderConfig, quantize: str, min_rows: int) -> EngineInfo:
     return EngineInfo(
-        graph=graph,
+        graph=(GRAPHS if BACKENDS[config.backend].keeps_graphs else ENGINES)[role],
         architecture=model.family,
         vocab_size=model.vocab_size,
         hidden_size=model.hidden_size,
@@ -209,7 +225,7 @@ def _engine(graph: str, model: DecoderConfig, quantize: str, min_rows: int) -> E
         num_heads=model.num_heads,
         num_kv_heads=model.num_kv_heads,
         head_dim=model.head_dim,
-        dtype="float32",
+        dtype=config.arithmetic,
         quantize=quantize,
         min_rows=min_rows,
     )
@@ -224,7 +240,7 @@ def _draft_info(plan: Plan) -> DraftInfo | None:
     return DraftInfo(
         kind="dspark" if is_dspark else "model",
         # Proposals may differ in the last bit with the number of rows; the target decides about them anyway.
-        engine=_engine(names.DRAFT_GRAPH, model, quantize, 1),
+        engine=_engine(plan.config, "draft", model, quantize, 1),
         block_size=plan.block_size,
         pass_size=plan.pass_size,
         draft_vocab=_draft_vocab_size(plan),
@@ -235,22 +251,23 @@ def _draft_info(plan: Plan) -> DraftInfo | None:
     )
 
 
-def _graph_names(plan: Plan) -> tuple[str, ...]:
-    return (names.TARGET_GRAPH,) if plan.draft is None else (names.TARGET_GRAPH, names.DRAFT_GRAPH)
+def _graph_names(plan: Plan) -> dict[str, str]:
+    return {role: name for role, name in GRAPHS.items() if role == "target" or plan.draft is not None}
 
 
-def _reporter(plan: Plan, progress: Progress | None) -> Callable[[str], None]:
+def _reporter(plan: Plan, progress: Progress | None) -> Report:
     """Turns names of parts into shares of the build; the number of parts follows from the models."""
     model = plan.draft.config.decoder if isinstance(plan.draft, DSparkDraft) else getattr(plan.draft, "config", None)
     num_parts = plan.target.config.num_layers + 2 + (model.num_layers + 3 if model is not None else 0)
-    num_parts += 2 * len(_graph_names(plan)) + 8
-    done = 0
+    num_parts += BACKENDS[plan.config.backend].graph_weight * len(_graph_names(plan)) + 8
+    done = size = 0
 
-    def report(part: str) -> None:
-        nonlocal done
+    def report(part: str, *, weight: int = 1, inside: float | None = None) -> None:
+        nonlocal done, size
+        if inside is None:
+            done, size = done + size, weight
         if progress is not None:
-            progress(part, min(done / num_parts, 1.0))
-        done += 1
+            progress(part, min((done + size * (inside or 0.0)) / num_parts, 1.0))
 
     return report
 

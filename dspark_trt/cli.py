@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NoReturn
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
@@ -31,41 +32,77 @@ EXAMPLES = """examples:
   # a smaller language model with the same vocabulary as the draft, 5 proposals a round
   build_engines.py --target Qwen2.5-7B --draft Qwen2.5-0.5B --draft-kind model --block-size 5 --output OUT
 
+  # engines for GeForce and RTX PRO GPUs, built without one
+  build_engines.py --target T --draft D --output OUT --backend tensorrt-rtx --compute-capability 8.9,12.0
+
   # the target alone, from a GGUF file, with int8 weights
   build_engines.py --target model.gguf --quantize int8 --output OUT
 """
 
 
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line; argparse would print the whole usage first."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: error: {message}; see {self.prog} --help\n")
+
+
 def parser() -> argparse.ArgumentParser:
     """Every option of a build. Values that no code supports are refused by BuildConfig, which names those that are."""
-    p = argparse.ArgumentParser(
+    p = _Parser(
         prog="build_engines.py",
         description="Compile a target and a draft checkpoint into an engine bundle.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    p.add_argument("--target", type=Path, required=True, metavar="DIR", help="Hugging Face folder, or a .gguf file")
-    p.add_argument("--draft", type=Path, metavar="DIR", help="draft checkpoint; left out: a bundle without a draft")
-    p.add_argument("--output", type=Path, required=True, metavar="DIR", help="bundle folder; a bundle there is replaced")
-    p.add_argument("--backend", default="onnxruntime", metavar="NAME", help=_choices("engine", known.BACKENDS))
-    p.add_argument("--draft-kind", default="auto", metavar="KIND", help=_choices("what the draft is", known.DRAFT_KINDS))
-    p.add_argument("--dtype", default="float32", metavar="TYPE", help=_choices("arithmetic", known.DTYPES))
-    p.add_argument("--quantize", default="none", metavar="Q", help=_choices("target weights", known.QUANTIZATIONS))
-    p.add_argument("--draft-quantize", default="none", metavar="Q", help=_choices("draft weights", known.QUANTIZATIONS))
-    p.add_argument("--draft-vocab", type=int, metavar="N", help="keep the N most frequent tokens in a dspark draft's lm_head")
-    p.add_argument("--draft-vocab-text", type=Path, metavar="FILE", help="UTF-8 text to count tokens in; else a packaged sample")
-    p.add_argument("--max-batch-size", type=int, default=8, metavar="N", help="requests at once (default 8)")
-    p.add_argument("--max-seq-len", type=int, metavar="N", help="prompt + output tokens of a request (default 2048 or what the models allow)")
-    p.add_argument("--block-size", type=int, metavar="K", help="proposals a round (default: the draft's own; 4 for model drafts)")
-    p.add_argument("--dialect", default="auto", metavar="NAME", help=_choices("operators of the graphs", known.DIALECTS))
-    p.add_argument("--query-form", default="packed", metavar="FORM", help="queries of the trt dialect: packed (default) or padded")
+    models = p.add_argument_group("models")
+    models.add_argument("--target", type=Path, required=True, metavar="DIR", help="Hugging Face folder or .gguf file")
+    models.add_argument(
+        "--draft", type=Path, metavar="DIR", help="draft checkpoint; left out: a bundle without a draft"
+    )
+    models.add_argument("--output", type=Path, required=True, metavar="DIR", help="bundle folder; a bundle is replaced")
+    _choice(models, "--draft-kind", "what the draft is", known.DRAFT_KINDS)
+
+    arithmetic = p.add_argument_group("arithmetic")
+    _choice(arithmetic, "--backend", "engine", known.BACKENDS)
+    _choice(arithmetic, "--dtype", "type of activations and of weights that are not quantised", known.DTYPES)
+    _choice(arithmetic, "--quantize", "weights of the target's linear layers", known.QUANTIZATIONS)
+    _choice(arithmetic, "--draft-quantize", "weights of the draft's linear layers", known.QUANTIZATIONS)
+    _choice(arithmetic, "--dialect", "operators for attention and caches", known.DIALECTS)
+    _choice(arithmetic, "--query-form", "queries of the trt dialect", known.QUERY_FORMS)
+
+    tensorrt = p.add_argument_group("TensorRT")
+    targets = "GPUs to build engines for, such as 8.6,12.0 (tensorrt-rtx; default: all that the library and dtype allow)"
+    tensorrt.add_argument("--compute-capability", type=_list, default=(), metavar="LIST", help=targets)
+    chunk = "most prompt tokens read in one step (default 256)"
+    tensorrt.add_argument("--prefill-chunk", type=int, default=256, metavar="N", help=chunk)
+    layers = "keep a description of every engine's layers in the bundle"
+    tensorrt.add_argument("--inspect-engine", action="store_true", help=layers)
+
+    sizes = p.add_argument_group("sizes")
+    sizes.add_argument("--max-batch-size", type=int, default=8, metavar="N", help="requests at once (default 8)")
+    length = "prompt + output tokens of a request (default 2048, or what the models allow)"
+    sizes.add_argument("--max-seq-len", type=int, metavar="N", help=length)
+    block = "proposals a round (default: what a dspark draft was trained for; 4 for model drafts)"
+    sizes.add_argument("--block-size", type=int, metavar="K", help=block)
+    vocab = "keep the N most frequent tokens in the lm_head of a dspark draft; the output stays the same"
+    sizes.add_argument("--draft-vocab", type=int, metavar="N", help=vocab)
+    text = "UTF-8 text whose token counts choose them (default: a sample that is packaged)"
+    sizes.add_argument("--draft-vocab-text", type=Path, metavar="FILE", help=text)
+
     p.add_argument("--json", action="store_true", help="print a summary for machines")
     p.add_argument("--quiet", action="store_true", help="print nothing but errors")
     return p
 
 
-def _choices(what: str, values: Sequence[str]) -> str:
-    return f"{what}: {', '.join(values)} (default {values[0]})"
+def _list(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def _choice(group: argparse._ArgumentGroup, flag: str, what: str, values: Sequence[str]) -> None:
+    group.add_argument(
+        flag, default=values[0], metavar="NAME", help=f"{what}: {', '.join(values)} (default {values[0]})"
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -73,6 +110,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     options = vars(parser().parse_args(arguments))
     as_json, quiet = options.pop("json"), options.pop("quiet")
+    options["compute_capabilities"] = options.pop("compute_capability")
     started = time.perf_counter()
     try:
         config = BuildConfig(**options)
@@ -118,8 +156,8 @@ def sentence(manifest: Manifest, output: Path, seconds: float) -> str:
     size = sum(entry.size for entry in manifest.files) / 2**20
     with_draft = f" with a {draft.kind} draft of block {draft.block_size}" if draft is not None else " without a draft"
     return (
-        f"{output}: {manifest.target.architecture}{with_draft}, {manifest.dialect} dialect, up to {limits.max_batch_size} "
-        f"requests of {limits.max_seq_len} tokens; {size:.0f} MiB in {seconds:.1f} s"
+        f"{output}: {manifest.target.architecture}{with_draft}, {manifest.dialect} dialect, "
+        f"up to {limits.max_batch_size} requests of {limits.max_seq_len} tokens; {size:.0f} MiB in {seconds:.1f} s"
     )
 
 

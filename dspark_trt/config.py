@@ -6,6 +6,8 @@ Knows nothing of files, graphs or engines. `checkpoint` fills the model configur
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,10 +15,17 @@ from dspark_runtime.contract.errors import ConfigError
 
 ROPE_TYPES = ("default", "linear", "llama3")
 DRAFT_KINDS = ("auto", "dspark", "model", "none")
-BACKENDS = ("onnxruntime",)
-DTYPES = ("float32",)
+BACKENDS = ("onnxruntime", "tensorrt-rtx", "tensorrt")
+DTYPES = ("auto", "float32", "bfloat16", "float16")
+BACKEND_DTYPES = {
+    "onnxruntime": ("float32",),
+    "tensorrt-rtx": ("bfloat16", "float16"),
+    "tensorrt": ("bfloat16", "float16"),
+}
+"""Arithmetic that each backend has kernels for; the first is what `auto` means."""
 QUANTIZATIONS = ("none", "int8")
 DIALECTS = ("auto", "trt", "standard")
+QUERY_FORMS = ("auto", "packed", "padded")
 HEAD_TYPES = ("none", "vanilla", "gated", "rnn")
 
 
@@ -157,7 +166,8 @@ class BuildConfig:
     draft_kind: str = "auto"
     """One of DRAFT_KINDS; auto reads the draft's config (none without a draft)."""
     backend: str = "onnxruntime"
-    dtype: str = "float32"
+    dtype: str = "auto"
+    """One of DTYPES; auto is the first of BACKEND_DTYPES."""
     quantize: str = "none"
     """Weights of the target's linear layers."""
     draft_quantize: str = "none"
@@ -173,8 +183,14 @@ class BuildConfig:
     """None: the draft's own (dspark), 4 for model drafts. At most the trained size for dspark drafts."""
     dialect: str = "auto"
     """trt = our attention and cache operators; standard = plain ONNX; auto = trt where the library has them."""
-    query_form: str = "packed"
-    """`packed` (CPU) or `padded` (what TensorRT has kernels for)."""
+    query_form: str = "auto"
+    """Of the trt dialect: `packed` (CPU), `padded` (what TensorRT has kernels for), auto = what the backend runs best."""
+    compute_capabilities: tuple[str, ...] = ()
+    """GPUs to build engines for, such as `8.6` (tensorrt-rtx); empty: all that the library and the dtype allow."""
+    prefill_chunk: int = 256
+    """Most prompt tokens that an engine reads in one step (TensorRT)."""
+    inspect_engine: bool = False
+    """Keep a description of every engine's layers in the bundle (TensorRT)."""
 
     def __post_init__(self) -> None:
         problems = []
@@ -185,7 +201,7 @@ class BuildConfig:
             ("draft_quantize", self.draft_quantize, QUANTIZATIONS),
             ("draft_kind", self.draft_kind, DRAFT_KINDS),
             ("dialect", self.dialect, DIALECTS),
-            ("query_form", self.query_form, ("packed", "padded")),
+            ("query_form", self.query_form, QUERY_FORMS),
         ):
             if value not in known:
                 problems.append(f"{name} is '{value}', supported are {', '.join(known)}")
@@ -199,4 +215,34 @@ class BuildConfig:
             problems.append(f"draft_vocab is {self.draft_vocab}, needs >= 1")
         if self.draft is None and self.draft_kind not in ("auto", "none"):
             problems.append(f"draft_kind is '{self.draft_kind}' but no draft was given")
+        if not 1 <= self.prefill_chunk <= 8192:
+            problems.append(f"prefill_chunk is {self.prefill_chunk}, needs [1, 8192]")
+        for capability in self.compute_capabilities:
+            if not re.fullmatch(r"[0-9]{1,2}\.[0-9]", capability):
+                problems.append(f"compute capability is '{capability}', wanted a form like 8.6")
+        if len(set(self.compute_capabilities)) < len(self.compute_capabilities):
+            problems.append(f"compute capabilities {', '.join(self.compute_capabilities)} name one twice")
         _raise("build", problems)
+        _raise("build", list(self._backend_problems()))
+
+    def _backend_problems(self) -> Iterator[str]:
+        """Options that are known, but not to this backend."""
+        dtypes = BACKEND_DTYPES[self.backend]
+        if self.dtype not in ("auto", *dtypes):
+            yield f"dtype is '{self.dtype}', backend {self.backend} runs {' or '.join(dtypes)}"
+        if self.backend != "tensorrt-rtx" and self.compute_capabilities:
+            yield f"compute capabilities are for tensorrt-rtx, but the backend is {self.backend}"
+        if self.backend == "onnxruntime":
+            if self.inspect_engine:
+                yield "inspect_engine describes engines of TensorRT, but the backend is onnxruntime"
+            return
+        for name in ("quantize", "draft_quantize"):
+            if getattr(self, name) != "none":
+                yield f"{name} is '{getattr(self, name)}', backend {self.backend} runs weights of its dtype only"
+        if self.query_form == "packed":
+            yield f"query_form is 'packed', backend {self.backend} has kernels for padded queries only"
+
+    @property
+    def arithmetic(self) -> str:
+        """The dtype, `auto` resolved."""
+        return BACKEND_DTYPES[self.backend][0] if self.dtype == "auto" else self.dtype

@@ -25,4 +25,5 @@ def mixed(count: int) -> list[tuple[str, str]]:
 
 def as_chat(llm: LLM, prompt: str) -> list[int]:
     """Token ids of the prompt as a user's message."""
-    return llm.encode_chat([{"role": "user", "content": prompt}])
+    rendered = llm.render_chat([{"role": "user", "content": prompt}])
+    return llm.tokenizer.encode(rendered, add_special_tokens=False)

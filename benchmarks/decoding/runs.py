@@ -28,15 +28,15 @@ class Run:
     """Seconds from the first tokens to the end of the batch; prompts excluded at batch 1."""
     total_s: float
     seconds: Mapping[str, float]
-    """Of the decoding rounds, by part: draft, head, cutoff, target, accept, host."""
+    """Of the decoding rounds, by part (`Profile.parts`); prompts are not in it."""
 
 
 def measure(llm: LLM, prompts: Sequence[Sequence[int]], params: SamplingParams) -> Run:
-    before = llm.profile.rounds()
+    before = llm.profile.parts()
     start = time.perf_counter()
     outputs = llm.generate([list(prompt) for prompt in prompts], params)
     total_s = time.perf_counter() - start
-    after = llm.profile.rounds()
+    after = llm.profile.parts()
     stats = [output.stats for output in outputs]
     return Run(
         token_ids=tuple(tuple(output.token_ids) for output in outputs),

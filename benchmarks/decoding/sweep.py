@@ -11,6 +11,8 @@ from dspark_runtime import LLM, SpeculativeParams
 
 CUTOFFS = ("all", *(f"threshold:{tenths / 10:g}" for tenths in range(10)))
 MIXED = "mixed"
+DRAFT, VERIFY = ("draft session", "head", "cutoff"), ("target session", "accept")
+"""Parts of a round that make t_draft and t_verify; what is left is the host's."""
 
 
 @dataclass(slots=True)
@@ -73,7 +75,7 @@ def measure_sweep(
 def _domain(found: dict[tuple[str, str], _Turns], names: Sequence[str], domain: str, title: str) -> Result:
     plain = found["plain", domain]
     # Seconds of a plain step, by part; what the model below takes for t1.
-    t1 = _part_seconds(plain.all(), ("target", "accept")) / sum(run.rounds for run in plain.all())
+    t1 = _part_seconds(plain.all(), VERIFY) / sum(run.rounds for run in plain.all())
     rows: list[list[Cell]] = []
     best: tuple[float, str] = (0.0, "plain")
     for name in names:
@@ -85,8 +87,8 @@ def _domain(found: dict[tuple[str, str], _Turns], names: Sequence[str], domain: 
             runs.tokens_per_s(a) / runs.tokens_per_s(b) for a, b in zip(here.turns, plain.turns, strict=True)
         )
         length = (accepted + rounds) / rounds
-        t_draft = _part_seconds(everything, ("draft", "head", "cutoff")) / rounds
-        t_verify = _part_seconds(everything, ("target", "accept")) / rounds
+        t_draft = _part_seconds(everything, DRAFT) / rounds
+        t_verify = _part_seconds(everything, VERIFY) / rounds
         model = length * t1 / (t_draft + t_verify)
         if name.startswith(("all", "threshold")) and ratio > best[0]:
             best = (ratio, name)

@@ -5,15 +5,15 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from importlib.metadata import version
-from pathlib import Path
+from typing import ClassVar
 
 import onnx
 
 from dspark_runtime.contract.errors import BuildError
 from dspark_runtime.oplib import has_onnxruntime_ops
-from dspark_trt.backends.base import Dialect
+from dspark_trt.backends.base import CompileJob, Dialect, Report
+from dspark_trt.config import BuildConfig
 
 PROBE = "dspark_trt.backends.onnxruntime_probe"
 
@@ -25,23 +25,27 @@ class OnnxRuntimeBackend:
     and a crash inside a library becomes a BuildError.
     """
 
+    keeps_graphs: ClassVar[bool] = True
+    graph_weight: ClassVar[int] = 2
+
+    def __init__(self, config: BuildConfig) -> None:
+        pass
+
     def choose_dialect(self, wanted: str) -> Dialect:
-        if wanted == "standard" or (wanted == "trt" and has_onnxruntime_ops()):
+        if wanted == "standard":
             return Dialect(wanted)
-        if wanted == "trt":
-            raise BuildError(
-                "dialect is 'trt' but the installed operator library has no ONNX Runtime operators; "
-                "reinstall dspark-trt with ONNX Runtime's headers (ONNXRUNTIME_INCLUDE_DIR) or build with --dialect standard"
-            )
         if has_onnxruntime_ops():
             return Dialect("trt")
+        missing = "the installed operator library has no ONNX Runtime operators"
+        todo = "reinstall dspark-trt where it finds ONNX Runtime's headers (ONNXRUNTIME_INCLUDE_DIR)"
+        if wanted == "trt":
+            raise BuildError(f"dialect is 'trt', but {missing}; {todo}, or build with --dialect standard")
         return Dialect(
-            "standard",
-            "the operator library has no ONNX Runtime operators, so the slower standard dialect is used; "
-            "reinstall dspark-trt with ONNX Runtime's headers (ONNXRUNTIME_INCLUDE_DIR) for the fast one",
+            "standard", f"{missing}, so the bundle uses the slower standard dialect; {todo} for the fast one"
         )
 
-    def compile(self, graph: Path, dialect: str, report: Callable[[str], None]) -> None:
+    def compile(self, job: CompileJob, report: Report) -> None:
+        graph, dialect = job.graph, job.manifest.dialect
         report(f"check {graph.name}")
         try:
             onnx.checker.check_model(str(graph), full_check=True)

@@ -115,7 +115,10 @@ def make_rope(ctx: Context, rope: RopeConfig, head_dim: int) -> RopeTables:
 
 
 def apply_rope(ctx: Context, x: Value, rope: RopeTables, num_heads: int, head_dim: int) -> Value:
-    """Rotate the two halves of every head at the step's positions. x: [T, heads * D] or [T, heads, D] -> [T, heads, D]."""
+    """Rotate the two halves of every head at the step's positions.
+
+    x: [T, heads * D] or [T, heads, D]; returns [T, heads, D].
+    """
     b = ctx.builder
     row = b.reshape(x, (1, "T", num_heads * head_dim), "rope_in")
     rotated = b.node(

@@ -51,7 +51,7 @@ class WeightFile:
         self._file.write(b"\0" * (offset - self._end))
         # A view of the bytes, not tobytes(): the largest weight must not exist twice.
         # As uint8, since bfloat16 has no buffer format.
-        self._file.write(memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8)))
+        self._file.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
         self._end = offset + array.nbytes
         dtype = helper.np_dtype_to_tensor_dtype(array.dtype)
         return WeightRef(self.path.name, offset, array.nbytes, dtype, array.shape)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -29,3 +32,16 @@ def imported(tree: ast.AST, package: str) -> Iterator[tuple[int, str]]:
                 base = ".".join([*parent, base] if base else parent)
             # `from a import b` may name a module: give both, the rule looks at prefixes only.
             yield from ((node.lineno, f"{base}.{alias.name}") for alias in node.names)
+
+
+def load_script(path: Path) -> ModuleType:
+    """A script as a module; what lies beside it can be imported by it, as when it is run."""
+    spec = importlib.util.spec_from_file_location(f"script_{path.stem}", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.path.insert(0, str(path.parent))
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        sys.path.remove(str(path.parent))
+    return module

@@ -9,7 +9,7 @@ from tests.repo.sources import ROOT, tracked
 
 MAX_BYTES = 40_000_000
 # A package index is named by the user's own pip, never by us.
-HOSTS = {"arxiv.org", "github.com", "www.apache.org", "example.com", "localhost", "127.0.0.1"}
+HOSTS = {"arxiv.org", "github.com", "www.apache.org", "example.com", "example.org", "localhost", "127.0.0.1"}
 URL = re.compile(r"\b(?:https?|ftp|git)://(?:[^/@\s\"'<>]+@)?([A-Za-z0-9.-]+)")
 MACHINE_PATH = re.compile(r"(?<![\w.~$}])/(?:work|tmp|root|home|Users)/\w")
 

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+
 from dspark_runtime.contract.errors import BundleError
 from dspark_runtime.contract.manifest import (
     DraftInfo,
@@ -113,7 +114,7 @@ def edited(path: str, value: Any) -> str:
         ("target.graph", "other.onnx", "target graph 'other.onnx' is not among the files"),
         ("target.graph", "../t.onnx", "leaves the bundle"),
         ("limits.cache_capacity", 66, "cache_capacity is 66, needs >= 71"),
-        ("limits.max_batch_size", 0, "max_batch_size 0"),
+        ("limits.max_batch_size", 0, "max_batch_size is 0"),
         ("draft.block_size", 8, "block_size is 8, needs at most pass_size 7"),
         ("draft.mask_token_id", None, "mask_token_id is None"),
         ("dialect", "latin", "dialect is 'latin', wanted trt or standard"),

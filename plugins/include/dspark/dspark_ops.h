@@ -51,9 +51,18 @@ typedef enum dspark_op {
 DSPARK_API uint64_t dspark_op_nanoseconds(dspark_op op);
 
 typedef enum dspark_accept_mode { DSPARK_GREEDY = 0, DSPARK_REJECTION = 1, DSPARK_COUPLED = 2 } dspark_accept_mode;
-typedef enum dspark_head_type { DSPARK_HEAD_NONE = 0, DSPARK_HEAD_VANILLA = 1, DSPARK_HEAD_GATED = 2, DSPARK_HEAD_RNN = 3 } dspark_head_type;
+typedef enum dspark_head_type {
+  DSPARK_HEAD_NONE = 0,
+  DSPARK_HEAD_VANILLA = 1,
+  DSPARK_HEAD_GATED = 2,
+  DSPARK_HEAD_RNN = 3
+} dspark_head_type;
 typedef enum dspark_signal { DSPARK_SIGNAL_HEAD = 0, DSPARK_SIGNAL_TOP1 = 1 } dspark_signal;
-typedef enum dspark_policy { DSPARK_POLICY_ALL = 0, DSPARK_POLICY_THRESHOLD = 1, DSPARK_POLICY_SURVIVAL = 2 } dspark_policy;
+typedef enum dspark_policy {
+  DSPARK_POLICY_ALL = 0,
+  DSPARK_POLICY_THRESHOLD = 1,
+  DSPARK_POLICY_SURVIVAL = 2
+} dspark_policy;
 
 /// Sampling parameters of the R requests of a step; every pointer is [R].
 typedef struct dspark_sampling {
@@ -79,21 +88,22 @@ typedef struct dspark_draft_params {
   int32_t head_type;    /* dspark_head_type */
   int32_t signal;       /* dspark_signal: confidence head, or logit of the largest probability at T = 1 */
   int32_t confidence_with_markov;
-  int32_t block_offset;             /* block position of column 0 (k of the random counters) */
-  const float* base_logits;         /* [R, K, Vd] */
-  const float* hidden;              /* [R, K, d]; may be null for head none/vanilla with signal top1 */
-  const int32_t* anchor_tokens;     /* [R] target ids */
-  const float* markov_w1;           /* [markov_rows, r] or null */
-  const float* markov_w2;           /* [Vd, r] or null */
-  const float* head_weight;         /* gated: [r, d + r], input order [h; w1]; rnn: [3r, r + r + d], order [s; w1; h]; else null */
-  const float* head_bias;           /* gated: [r]; rnn: [3r] (g, c, o); else null */
-  const float* confidence_weight;   /* [d (+ r)], order [h; w1]; null with signal top1 */
-  const float* confidence_bias;     /* [1] or null */
-  const int32_t* d2t;               /* [Vd] target id of a draft id (absolute), or null: identity */
+  int32_t block_offset;         /* block position of column 0 (k of the random counters) */
+  const float* base_logits;     /* [R, K, Vd] */
+  const float* hidden;          /* [R, K, d]; may be null for head none/vanilla with signal top1 */
+  const int32_t* anchor_tokens; /* [R] target ids */
+  const float* markov_w1;       /* [markov_rows, r] or null */
+  const float* markov_w2;       /* [Vd, r] or null */
+  const float*
+      head_weight; /* gated: [r, d + r], input order [h; w1]; rnn: [3r, r + r + d], order [s; w1; h]; else null */
+  const float* head_bias;         /* gated: [r]; rnn: [3r] (g, c, o); else null */
+  const float* confidence_weight; /* [d (+ r)], order [h; w1]; null with signal top1 */
+  const float* confidence_bias;   /* [1] or null */
+  const int32_t* d2t;             /* [Vd] target id of a draft id (absolute), or null: identity */
   dspark_sampling sampling;
-  int32_t* draft_tokens;            /* out [R, K], target ids */
-  float* confidence_logits;         /* out [R, K]; top1 is clamped to +-80 */
-  float* draft_logits;              /* out [R, K, Vd]: U_k + B_k, unfiltered; null when nobody needs it */
+  int32_t* draft_tokens;    /* out [R, K], target ids */
+  float* confidence_logits; /* out [R, K]; top1 is clamped to +-80 */
+  float* draft_logits;      /* out [R, K, Vd]: U_k + B_k, unfiltered; null when nobody needs it */
 } dspark_draft_params;
 DSPARK_API dspark_status dspark_draft(const dspark_draft_params* params, const dspark_parallel* parallel);
 
@@ -126,8 +136,8 @@ typedef struct dspark_accept_params {
   const float* draft_logits;   /* [R, K, Vd]; may be null when no request with l > 0 uses rejection */
   const int32_t* d2t;          /* [Vd] or null */
   dspark_sampling sampling;
-  int32_t* accepted;           /* out [R] in [0, l] */
-  int32_t* tokens;             /* out [R, K+1]: kept proposals, the target's token, then -1 */
+  int32_t* accepted; /* out [R] in [0, l] */
+  int32_t* tokens;   /* out [R, K+1]: kept proposals, the target's token, then -1 */
 } dspark_accept_params;
 DSPARK_API dspark_status dspark_accept(const dspark_accept_params* params, const dspark_parallel* parallel);
 
@@ -139,20 +149,25 @@ typedef enum dspark_form {
 
 /// TRT_KVCacheUpdate: cache[b, :, write_indices[b] + s, :] = update of token s of slot b; nothing else changes.
 typedef struct dspark_kv_update_params {
-  int64_t num_slots;   /* B */
-  int64_t num_heads;   /* Hkv */
-  int64_t capacity;    /* S */
-  int64_t head_width;  /* D */
-  int64_t num_tokens;  /* T of the packed form, Q of the padded form */
-  int32_t form;        /* dspark_form */
-  const float* update; /* packed [T, Hkv, D] or padded [B, Hkv, Q, D] */
-  const int32_t* write_indices;  /* [B] */
-  const int32_t* update_lengths; /* [B+1] cumulative (packed; rows past the last entry are ignored); null: padded, all Q written */
-  float* cache;                  /* in/out [B, Hkv, S, D] */
+  int64_t num_slots;            /* B */
+  int64_t num_heads;            /* Hkv */
+  int64_t capacity;             /* S */
+  int64_t head_width;           /* D */
+  int64_t num_tokens;           /* T of the packed form, Q of the padded form */
+  int32_t form;                 /* dspark_form */
+  const float* update;          /* packed [T, Hkv, D] or padded [B, Hkv, Q, D] */
+  const int32_t* write_indices; /* [B] */
+  const int32_t*
+      update_lengths; /* [B+1] cumulative (packed; rows past the last entry are ignored); null: padded, all Q written */
+  float* cache;       /* in/out [B, Hkv, S, D] */
 } dspark_kv_update_params;
 DSPARK_API dspark_status dspark_kv_update(const dspark_kv_update_params* params, const dspark_parallel* parallel);
 
-typedef enum dspark_causal { DSPARK_CAUSAL_NONE = 0, DSPARK_CAUSAL_UPPER_LEFT = 1, DSPARK_CAUSAL_LOWER_RIGHT = 2 } dspark_causal;
+typedef enum dspark_causal {
+  DSPARK_CAUSAL_NONE = 0,
+  DSPARK_CAUSAL_UPPER_LEFT = 1,
+  DSPARK_CAUSAL_LOWER_RIGHT = 2
+} dspark_causal;
 
 /// TRT_Attention: softmax(q k^T) v over the first kv_lengths[b] keys, grouped heads, float sums, NO scaling.
 /// lower_right: query i of the Q_b of a slot sees keys [0, kv_lengths[b] - Q_b + i]; upper_left: keys [0, i].
@@ -170,9 +185,10 @@ typedef struct dspark_attention_params {
   const float* query;   /* packed [T, H, D] or padded [B, H, Q, D] */
   const float* key;     /* [B, Hkv, S, D] */
   const float* value;   /* [B, Hkv, S, D] */
-  const int32_t* query_lengths; /* packed: cumulative [B+1], rows past the last entry give zeros; padded: null, Q each */
-  const int32_t* kv_lengths;    /* [B] */
-  float* output;                /* as query */
+  const int32_t*
+      query_lengths;         /* packed: cumulative [B+1], rows past the last entry give zeros; padded: null, Q each */
+  const int32_t* kv_lengths; /* [B] */
+  float* output;             /* as query */
 } dspark_attention_params;
 DSPARK_API dspark_status dspark_attention(const dspark_attention_params* params, const dspark_parallel* parallel);
 

@@ -6,6 +6,7 @@
 
 #include "dspark/host_device.h"
 #include "dspark/ops/filter.h"
+#include "dspark/vectors.h"
 
 namespace dspark {
 namespace {
@@ -13,62 +14,59 @@ namespace {
 constexpr int64_t kStripe = 64; /* elements that a vectorised inner loop takes at a time */
 
 struct StripeMax {
-  float value;
+  float value; /* NaN is passed over */
   bool has_nan;
 };
 
 DSPARK_INLINE StripeMax stripe_max(const float* values, int64_t count) {
-  constexpr int kLanes = 16;
-  float best[kLanes];
-  int32_t nan[kLanes];
-  for (int l = 0; l < kLanes; ++l) {
-    best[l] = -std::numeric_limits<float>::infinity();
-    nan[l] = 0;
-  }
+  constexpr float kNone = -std::numeric_limits<float>::infinity();
+  constexpr int32_t kMagnitude = 0x7FFFFFFF;
+  constexpr int32_t kInfinity = 0x7F800000;
+  Float16 best0 = Float16{} + kNone;
+  Float16 best1 = best0;
+  Int16 bits = {}; /* largest magnitude as an integer: above that of infinity only for NaN */
   int64_t i = 0;
-  for (; i + kLanes <= count; i += kLanes) {
-    for (int l = 0; l < kLanes; ++l) {
-      best[l] = values[i + l] > best[l] ? values[i + l] : best[l];
-      nan[l] |= values[i + l] != values[i + l] ? 1 : 0;
-    }
+  for (; i + 32 <= count; i += 32) {
+    const Float16 value0 = load<Float16>(values + i);
+    const Float16 value1 = load<Float16>(values + i + 16);
+    best0 = larger(value0, best0);
+    best1 = larger(value1, best1);
+    bits = larger((Int16)value0 & kMagnitude, bits);
+    bits = larger((Int16)value1 & kMagnitude, bits);
   }
-  for (int l = 0; i < count; ++i, ++l) {
-    best[l] = values[i] > best[l] ? values[i] : best[l];
-    nan[l] |= values[i] != values[i] ? 1 : 0;
-  }
-  StripeMax result{best[0], nan[0] != 0};
-  for (int l = 1; l < kLanes; ++l) {
-    result.value = best[l] > result.value ? best[l] : result.value;
-    result.has_nan = result.has_nan || nan[l] != 0;
+  StripeMax result{largest_lane(larger(best1, best0)), largest_lane(bits) > kInfinity};
+  for (; i < count; ++i) {
+    result.value = values[i] > result.value ? values[i] : result.value;
+    result.has_nan = result.has_nan || values[i] != values[i];
   }
   return result;
 }
 
-/// words[lane][i] = the word of token 4 * groups[i] + lane. Sixteen counters side by side, so that rounds vectorise.
-DSPARK_INLINE void stripe_words(const DrawKey& draw, const uint32_t* groups, uint32_t words[4][16]) {
-  uint32_t* c0 = words[0];
-  uint32_t* c1 = words[1];
-  uint32_t* c2 = words[2];
-  uint32_t* c3 = words[3];
-  for (int i = 0; i < 16; ++i) {
-    c0[i] = draw.word0;
-    c1[i] = draw.word1;
-    c2[i] = groups[i];
-    c3[i] = draw.word3;
-  }
-  uint32_t key0 = draw.key.word0;
-  uint32_t key1 = draw.key.word1;
-  for (int round = 0; round < kPhiloxRounds; ++round) {
-    for (int i = 0; i < 16; ++i) {
-      const uint64_t product0 = static_cast<uint64_t>(kPhiloxMultiplier0) * c0[i];
-      const uint64_t product1 = static_cast<uint64_t>(kPhiloxMultiplier1) * c2[i];
-      c0[i] = static_cast<uint32_t>(product1 >> 32) ^ c1[i] ^ key0;
-      c1[i] = static_cast<uint32_t>(product1);
-      c2[i] = static_cast<uint32_t>(product0 >> 32) ^ c3[i] ^ key1;
-      c3[i] = static_cast<uint32_t>(product0);
+/// words[lane * 16 + i] = the word of token 4 * groups[i] + lane, for 16 groups. The 32-bit words of Philox lie in
+/// 64-bit lanes, where a product's two halves come out of one multiplication.
+DSPARK_INLINE void stripe_words(const DrawKey& draw, const uint32_t* groups, uint32_t* words) {
+  constexpr uint64_t kLow = 0xFFFFFFFFu;
+  for (int half = 0; half < 16; half += 8) {
+    Ulong8 c0 = Ulong8{} + static_cast<uint64_t>(draw.word0);
+    Ulong8 c1 = Ulong8{} + static_cast<uint64_t>(draw.word1);
+    Ulong8 c2 = __builtin_convertvector(load<Uint8>(groups + half), Ulong8);
+    Ulong8 c3 = Ulong8{} + static_cast<uint64_t>(draw.word3);
+    uint32_t key0 = draw.key.word0;
+    uint32_t key1 = draw.key.word1;
+    for (int round = 0; round < kPhiloxRounds; ++round) {
+      const Ulong8 product0 = c0 * static_cast<uint64_t>(kPhiloxMultiplier0);
+      const Ulong8 product1 = c2 * static_cast<uint64_t>(kPhiloxMultiplier1);
+      c0 = (product1 >> 32) ^ c1 ^ static_cast<uint64_t>(key0);
+      c1 = product1 & kLow;
+      c2 = (product0 >> 32) ^ c3 ^ static_cast<uint64_t>(key1);
+      c3 = product0 & kLow;
+      key0 += kPhiloxWeyl0;
+      key1 += kPhiloxWeyl1;
     }
-    key0 += kPhiloxWeyl0;
-    key1 += kPhiloxWeyl1;
+    store(words + half, __builtin_convertvector(c0, Uint8));
+    store(words + 16 + half, __builtin_convertvector(c1, Uint8));
+    store(words + 32 + half, __builtin_convertvector(c2, Uint8));
+    store(words + 48 + half, __builtin_convertvector(c3, Uint8));
   }
 }
 
@@ -89,13 +87,27 @@ struct Race {
   DSPARK_INLINE double bar() const { return std::exp(-score) * (1.0 + 1e-9); }
 };
 
+/// Largest weight.
+DSPARK_INLINE double heaviest(const double* weights, int64_t count) {
+  Double8 best = {};
+  int64_t i = 0;
+  for (; i + 8 <= count; i += 8) best = larger(load<Double8>(weights + i), best);
+  double result = largest_lane(best);
+  for (; i < count; ++i) result = weights[i] > result ? weights[i] : result;
+  return result;
+}
+
+/// Whether some token's uniform is not above weight * bar.
 DSPARK_INLINE bool any_can_win(const double* weights, const uint32_t* words, int64_t count, double bar) {
-  int32_t hits = 0;
-  for (int64_t j = 0; j < count; ++j) {
-    const double uniform = (static_cast<double>(words[j]) + 0.5) * 0x1p-32;
-    hits += uniform <= weights[j] * bar ? 1 : 0;
+  Double8 best = Double8{} - 1.0;
+  int64_t i = 0;
+  for (; i + 8 <= count; i += 8) {
+    const Double8 uniform = (__builtin_convertvector(load<Uint8>(words + i), Double8) + 0.5) * 0x1p-32;
+    best = larger(load<Double8>(weights + i) * bar - uniform, best);
   }
-  return hits != 0;
+  bool any = largest_lane(best) >= 0.0;
+  for (; i < count; ++i) any = any || uniform_of(words[i]) <= weights[i] * bar;
+  return any;
 }
 
 }  // namespace
@@ -121,22 +133,20 @@ DSPARK_CLONES RowMax row_max(const float* row, int64_t size) {
 
 DSPARK_CLONES double row_weights(const float* row, int64_t size, double max, double inverse_temperature,
                                  double* weights) {
-  constexpr int kLanes = 16;
-  double sums[kLanes] = {};
+  Double8 sums = {};
   int64_t i = 0;
-  for (; i + kLanes <= size; i += kLanes) {
-    for (int l = 0; l < kLanes; ++l) {
-      const double weight = exp_nonpositive((static_cast<double>(row[i + l]) - max) * inverse_temperature);
-      weights[i + l] = weight;
-      sums[l] += weight;
-    }
-  }
-  for (int l = 0; i < size; ++i, ++l) {
-    weights[i] = exp_nonpositive((static_cast<double>(row[i]) - max) * inverse_temperature);
-    sums[l] += weights[i];
+  for (; i + 8 <= size; i += 8) {
+    const Double8 logits = __builtin_convertvector(load<Float8>(row + i), Double8);
+    const Double8 weight = exp_nonpositive((logits - max) * inverse_temperature);
+    store(weights + i, weight);
+    sums += weight;
   }
   double total = 0.0;
-  for (double sum : sums) total += sum;
+  for (int l = 0; l < 8; ++l) total += sums[l];
+  for (; i < size; ++i) {
+    weights[i] = exp_nonpositive((static_cast<double>(row[i]) - max) * inverse_temperature);
+    total += weights[i];
+  }
   return total;
 }
 
@@ -151,15 +161,14 @@ DSPARK_CLONES double listed_weights(const float* row, const int32_t* ids, int64_
 }
 
 DSPARK_CLONES double row_exp_sum(const float* row, int64_t size, double max) {
-  constexpr int kLanes = 16;
-  double sums[kLanes] = {};
+  Double8 sums = {};
   int64_t i = 0;
-  for (; i + kLanes <= size; i += kLanes) {
-    for (int l = 0; l < kLanes; ++l) sums[l] += exp_nonpositive(static_cast<double>(row[i + l]) - max);
+  for (; i + 8 <= size; i += 8) {
+    sums += exp_nonpositive(__builtin_convertvector(load<Float8>(row + i), Double8) - max);
   }
-  for (int l = 0; i < size; ++i, ++l) sums[l] += exp_nonpositive(static_cast<double>(row[i]) - max);
   double total = 0.0;
-  for (double sum : sums) total += sum;
+  for (int l = 0; l < 8; ++l) total += sums[l];
+  for (; i < size; ++i) total += exp_nonpositive(static_cast<double>(row[i]) - max);
   return total;
 }
 
@@ -179,46 +188,41 @@ DSPARK_CLONES int64_t row_above(const float* row, int64_t size, float threshold,
 
 DSPARK_CLONES int64_t weights_at_least(const double* weights, int64_t size, double threshold, int32_t* ids) {
   int64_t found = 0;
-  for (int64_t i = 0; i < size; ++i) {
-    ids[found] = static_cast<int32_t>(i);
-    found += weights[i] >= threshold ? 1 : 0;
+  for (int64_t start = 0; start < size; start += kStripe) {
+    const int64_t count = std::min(kStripe, size - start);
+    if (!(heaviest(weights + start, count) >= threshold)) continue;
+    for (int64_t i = start; i < start + count; ++i) {
+      ids[found] = static_cast<int32_t>(i);
+      found += weights[i] >= threshold ? 1 : 0;
+    }
   }
   return found;
 }
 
 DSPARK_CLONES int64_t draw_index(const double* weights, const int32_t* ids, int64_t count, const DrawKey& draw) {
-  // The heaviest token runs first: it sets a bar that spares nearly all others their logarithms.
-  int64_t heaviest = 0;
-  for (int64_t i = 1; i < count; ++i) heaviest = weights[i] > weights[heaviest] ? i : heaviest;
-  const auto word_of = [&](int64_t i) {
-    const uint32_t id = static_cast<uint32_t>(ids ? ids[i] : i);
-    return draw_words(draw, id >> 2).word[id & 3];
-  };
   Race race;
-  race.enter(heaviest, weights[heaviest], word_of(heaviest));
-  double bar = race.bar();
+  double bar = std::numeric_limits<double>::infinity();
   const int64_t stripe = ids ? 16 : kStripe; /* without ids one call of Philox serves four tokens */
   for (int64_t start = 0; start < count; start += stripe) {
     const int64_t taken = std::min(stripe, count - start);
-    double best = 0.0;
-    for (int64_t j = 0; j < taken; ++j) best = weights[start + j] > best ? weights[start + j] : best;
-    if (best * bar < kSmallestExponential) continue;
+    if (!(heaviest(weights + start, taken) * bar >= kSmallestExponential)) continue;
     uint32_t groups[16];
-    uint32_t lanes[4][16];
+    uint32_t lanes[4 * 16];
     uint32_t words[kStripe];
     if (ids) {
       for (int j = 0; j < 16; ++j) groups[j] = static_cast<uint32_t>(ids[start + (j < taken ? j : 0)]) >> 2;
       stripe_words(draw, groups, lanes);
-      for (int64_t j = 0; j < taken; ++j) words[j] = lanes[ids[start + j] & 3][j];
+      for (int64_t j = 0; j < taken; ++j) words[j] = lanes[(ids[start + j] & 3) * 16 + j];
     } else {
       for (int j = 0; j < 16; ++j) groups[j] = static_cast<uint32_t>(start >> 2) + static_cast<uint32_t>(j);
       stripe_words(draw, groups, lanes);
       for (int j = 0; j < 16; ++j) {
-        for (int l = 0; l < 4; ++l) words[4 * j + l] = lanes[l][j];
+        for (int l = 0; l < 4; ++l) words[4 * j + l] = lanes[16 * l + j];
       }
     }
     if (!any_can_win(weights + start, words, taken, bar)) continue;
     for (int64_t j = 0; j < taken; ++j) {
+      // At the start the bar is infinite and 0 * inf is NaN: an impossible token fails this test as well.
       if (uniform_of(words[j]) <= weights[start + j] * bar) {
         race.enter(start + j, weights[start + j], words[j]);
         bar = race.bar();

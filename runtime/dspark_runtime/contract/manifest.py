@@ -200,9 +200,7 @@ def _convert_object(value: dict[str, object], wanted: type, where: str, lenient:
     missing = [name for name in required if name not in value]
     if missing:
         raise BundleError(f"{where}: missing keys {', '.join(missing)}; build the bundle again")
-    known = {
-        name: _convert(value[name], hints[name], f"{where}: {name}", lenient) for name in fields if name in value
-    }
+    known = {name: _convert(value[name], hints[name], f"{where}: {name}", lenient) for name in fields if name in value}
     return wanted(**known)
 
 

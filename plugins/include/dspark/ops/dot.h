@@ -3,25 +3,13 @@
 #define DSPARK_OPS_DOT_H_
 
 #include <stdint.h>
-#include <string.h>
 
 #include "dspark/host_device.h"
+#if !defined(__CUDACC__)
+#include "dspark/vectors.h"
+#endif
 
 namespace dspark {
-
-#if defined(__GNUC__) && !defined(__CUDACC__)
-#define DSPARK_VECTOR_DOT 1
-namespace dot_detail {
-// The compiler's own vectors: lowered to what the instruction set of the enclosing clone offers.
-typedef float Float16 __attribute__((vector_size(64)));
-typedef float Float8 __attribute__((vector_size(32)));
-typedef float Float4 __attribute__((vector_size(16)));
-
-struct Sums4 {
-  float value[4];
-};
-}  // namespace dot_detail
-#endif
 
 /// sum_j a[j] * b[j]. Each lane takes every lanes()-th element of a team, so that neighbours read neighbours.
 template <class Team>
@@ -31,32 +19,20 @@ DSPARK_HD inline float dot(const Team& team, const float* a, const float* b, int
   return team.sum(part);
 }
 
-#if defined(DSPARK_VECTOR_DOT)
+#if !defined(__CUDACC__)
 /// out[i] = sum_j rows[i * stride + j] * x[j] for i in [0, 4). The order of the sums depends on `size` alone.
 DSPARK_INLINE void dot4(const float* rows, int64_t stride, const float* x, int64_t size, float* out) {
-  using dot_detail::Float16;
-  using dot_detail::Float4;
-  using dot_detail::Float8;
   Float16 sum0 = {};
   Float16 sum1 = {};
   Float16 sum2 = {};
   Float16 sum3 = {};
   int64_t j = 0;
   for (; j + 16 <= size; j += 16) {
-    Float16 right;
-    Float16 left0;
-    Float16 left1;
-    Float16 left2;
-    Float16 left3;
-    memcpy(&right, x + j, sizeof right);
-    memcpy(&left0, rows + j, sizeof left0);
-    memcpy(&left1, rows + stride + j, sizeof left1);
-    memcpy(&left2, rows + 2 * stride + j, sizeof left2);
-    memcpy(&left3, rows + 3 * stride + j, sizeof left3);
-    sum0 += left0 * right;
-    sum1 += left1 * right;
-    sum2 += left2 * right;
-    sum3 += left3 * right;
+    const Float16 right = load<Float16>(x + j);
+    sum0 += load<Float16>(rows + j) * right;
+    sum1 += load<Float16>(rows + stride + j) * right;
+    sum2 += load<Float16>(rows + 2 * stride + j) * right;
+    sum3 += load<Float16>(rows + 3 * stride + j) * right;
   }
 #define DSPARK_HALVE8(v) \
   (__builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7) + __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15))
@@ -82,20 +58,14 @@ DSPARK_INLINE void dot4(const float* rows, int64_t stride, const float* x, int64
     const Float4 left = {rows[j], rows[stride + j], rows[2 * stride + j], rows[3 * stride + j]};
     sums += left * x[j];
   }
-  memcpy(out, &sums, sizeof sums);
+  store(out, sums);
 }
 
 /// A CPU's team of one sums in sixteen lanes.
 DSPARK_INLINE float dot(const SoloTeam&, const float* a, const float* b, int64_t size) {
-  dot_detail::Float16 sum = {};
+  Float16 sum = {};
   int64_t j = 0;
-  for (; j + 16 <= size; j += 16) {
-    dot_detail::Float16 left;
-    dot_detail::Float16 right;
-    memcpy(&left, a + j, sizeof left);
-    memcpy(&right, b + j, sizeof right);
-    sum += left * right;
-  }
+  for (; j + 16 <= size; j += 16) sum += load<Float16>(a + j) * load<Float16>(b + j);
   float total = 0.f;
   for (int l = 0; l < 16; ++l) total += sum[l];
   for (; j < size; ++j) total += a[j] * b[j];
@@ -113,7 +83,7 @@ DSPARK_INLINE DSPARK_HD void multiply_rows(const Team& team, const float* rows, 
   }
 }
 
-#if defined(DSPARK_VECTOR_DOT)
+#if !defined(__CUDACC__)
 template <class Start>
 DSPARK_INLINE void multiply_rows(const SoloTeam& team, const float* rows, int64_t stride, int64_t count, const float* x,
                                  int64_t size, float* out, const Start& start) {

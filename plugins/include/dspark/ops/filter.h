@@ -12,6 +12,9 @@
 
 #include "dspark/dspark_ops.h"
 #include "dspark/host_device.h"
+#if !defined(__CUDACC__)
+#include "dspark/vectors.h"
+#endif
 
 namespace dspark {
 
@@ -41,16 +44,34 @@ DSPARK_HD inline Sampling sampling_of(const dspark_sampling& all, int64_t reques
           all.anchor_position[request]};
 }
 
-/// exp(x) for x in [-inf, 0], relative error below 4e-16; exactly 1 at 0 and 0 below -708.
-/// Branch-free so that a loop over a vocabulary row vectorises without a maths library.
-DSPARK_HD inline double exp_nonpositive(double x) {
-  const double clamped = x < -708.0 ? -708.0 : x;
+DSPARK_HD inline int64_t float_bits(double value) {
+  int64_t bits;
+  memcpy(&bits, &value, sizeof bits);
+  return bits;
+}
+
+DSPARK_HD inline double float_of_bits(int64_t bits) {
+  double value;
+  memcpy(&value, &bits, sizeof value);
+  return value;
+}
+
+#if !defined(__CUDACC__)
+DSPARK_INLINE Long8 float_bits(const Double8& value) { return (Long8)value; }
+DSPARK_INLINE Double8 float_of_bits(const Long8& bits) { return (Double8)bits; }
+#endif
+
+/// exp(x) for x in [-inf, 0], relative error below 1e-15; exactly 1 at 0 and 0 below -708. Real: double or Double8.
+/// Branch-free, so that a loop over a vocabulary row needs no maths library.
+template <class Real>
+DSPARK_INLINE DSPARK_HD Real exp_nonpositive(const Real& x) {
+  const Real lowest = Real{} - 708.0;
+  const Real clamped = x < lowest ? lowest : x;
   // Adding 1.5 * 2^52 rounds to an integer and leaves it in the low bits of the sum.
-  const double shifted = clamped * 1.4426950408889634 + 0x1.8p52;
-  const double exponent = shifted - 0x1.8p52;
-  const double rest = (clamped - exponent * 6.93147180369123816490e-01) - exponent * 1.90821492927058770002e-10;
-  double sum = 1.0 / 479001600.0;
-  sum = sum * rest + 1.0 / 39916800.0;
+  const Real shifted = clamped * 1.4426950408889634 + 0x1.8p52;
+  const Real exponent = shifted - 0x1.8p52;
+  const Real rest = (clamped - exponent * 6.93147180369123816490e-01) - exponent * 1.90821492927058770002e-10;
+  Real sum = rest * (1.0 / 479001600.0) + 1.0 / 39916800.0;
   sum = sum * rest + 1.0 / 3628800.0;
   sum = sum * rest + 1.0 / 362880.0;
   sum = sum * rest + 1.0 / 40320.0;
@@ -62,12 +83,8 @@ DSPARK_HD inline double exp_nonpositive(double x) {
   sum = sum * rest + 0.5;
   sum = sum * rest + 1.0;
   sum = sum * rest + 1.0;
-  int64_t bits;
-  memcpy(&bits, &shifted, sizeof bits);
-  bits = (bits + 1023) << 52;  // the constant's own low bits are zero
-  double scale;
-  memcpy(&scale, &bits, sizeof scale);
-  return x < -708.0 ? 0.0 : sum * scale;
+  const Real scaled = sum * float_of_bits((float_bits(shifted) + 1023) << 52);
+  return x < lowest ? Real{} : scaled;
 }
 
 /// The worst token that the filters keep.

@@ -1,0 +1,133 @@
+"""The inputs and outputs that an engine must have, worked out from the manifest alone.
+
+Deliberately not from the graph: the judge compares what the parser made of the graph with this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dspark_runtime.contract import names
+from dspark_runtime.contract.compiled import TensorInfo
+from dspark_runtime.contract.manifest import EngineInfo, Manifest
+
+SAMPLING_DTYPES = {
+    names.TEMPERATURE: "float32",
+    names.TOP_K: "int32",
+    names.TOP_P: "float32",
+    names.MIN_P: "float32",
+    names.ACCEPT_MODE: "int32",
+    names.SEED: "int64",
+    names.SAMPLE_INDEX: "int32",
+    names.ANCHOR_POSITION: "int32",
+}
+
+Shape = tuple[int | str, ...]
+
+
+def expected_tensors(manifest: Manifest, role: str) -> tuple[TensorInfo, ...]:
+    """Inputs, then outputs, of the `target` or `draft` of a bundle (docs/architecture.md). Order means nothing."""
+    parts = _target(manifest) if role == "target" else _draft(manifest)
+    tensors = tuple(parts)
+    return tuple(sorted(tensors, key=lambda tensor: tensor.direction))
+
+
+def cache_names(manifest: Manifest, role: str) -> tuple[tuple[str, EngineInfo], ...]:
+    """Name of every cache that the graph updates, with the model whose layers it belongs to."""
+    draft = manifest.draft
+    if role == "target":
+        owned = [((names.TARGET_KEY, names.TARGET_VALUE), manifest.target)]
+        if draft is not None and draft.kind == "dspark":
+            owned.append(((names.CONTEXT_KEY, names.CONTEXT_VALUE), draft.engine))
+    else:
+        assert draft is not None
+        pair = (names.CONTEXT_KEY, names.CONTEXT_VALUE) if draft.kind == "dspark" else (names.DRAFT_KEY, names.DRAFT_VALUE)
+        owned = [(pair, draft.engine)]
+    return tuple(
+        (name.format(layer), model) for pair, model in owned for name in pair for layer in range(model.num_layers)
+    )
+
+
+def _target(manifest: Manifest) -> Iterator[TensorInfo]:
+    yield from _step(manifest, "target")
+    yield _input(names.LOGIT_ROWS, "int32", "N")
+    yield _output(names.LOGITS, "float32", "N", manifest.target.vocab_size)
+    if manifest.operators != "graph":
+        return
+    draft = manifest.draft
+    block = draft.block_size if draft is not None else 0
+    yield _input(names.ROW_OFFSETS, "int32", "R+1")
+    if draft is not None:
+        yield _input(names.DRAFT_TOKENS, "int32", "R", block)
+        yield _input(names.DRAFT_LOGITS, "float32", "Rj", block, draft.draft_vocab)
+    yield from _sampling()
+    yield _output(names.ACCEPTED, "int32", "R")
+    yield _output(names.TOKENS, "int32", "R", block + 1)
+
+
+def _draft(manifest: Manifest) -> Iterator[TensorInfo]:
+    draft = manifest.draft
+    assert draft is not None
+    is_block = draft.kind == "dspark"
+    yield from _step(manifest, "draft")
+    if is_block:
+        yield _output(names.HIDDEN, "float32", "R*K", draft.engine.hidden_size)
+        yield _output(names.LOGITS, "float32", "R*K", draft.draft_vocab)
+    else:
+        yield _input(names.LOGIT_ROWS, "int32", "N")
+        yield _output(names.LOGITS, "float32", "N", draft.engine.vocab_size)
+    if manifest.operators != "graph":
+        return
+    columns = draft.block_size if is_block else 1
+    yield _input(names.ANCHOR_TOKENS, "int32", "R")
+    yield _input(names.BLOCK_OFFSET, "int32", 1)
+    yield from _sampling()
+    yield _output(names.DRAFT_TOKENS, "int32", "R", columns)
+    yield _output(names.CONFIDENCE_LOGITS, "float32", "R", columns)
+    yield _output(names.DRAFT_LOGITS, "float32", "Rj", columns, draft.draft_vocab)
+    if is_block:
+        yield _input(names.CALIBRATION_TEMPERATURES, "float32", columns)
+        yield _input(names.CUTOFF_POLICY, "int32", "R")
+        yield _input(names.CUTOFF_THRESHOLD, "float32", "R")
+        yield _input(names.MAX_VERIFY, "int32", "R")
+        yield _output(names.VERIFY_LENGTHS, "int32", "R")
+        yield _output(names.SURVIVALS, "float32", "R", columns)
+
+
+def _step(manifest: Manifest, role: str) -> Iterator[TensorInfo]:
+    yield _input(names.TOKEN_IDS, "int32", "T")
+    yield _input(names.POSITIONS, "int64", "T")
+    yield _input(names.WRITE_INDICES, "int32", "B")
+    yield _input(names.UPDATE_LENGTHS, "int32", "B+1")
+    yield _input(names.KV_LENGTHS, "int32", "B")
+    if manifest.query_form == "padded":
+        yield _input(names.QUERY_ROWS, "int32", "B", "Q")
+        yield _input(names.OUTPUT_ROWS, "int32", "T")
+    for name, model in cache_names(manifest, role):
+        shape = ("B", model.num_kv_heads, manifest.limits.cache_capacity, model.head_dim)
+        yield _input(name, model.dtype, *shape)
+        yield _output(name + names.PRESENT, model.dtype, *shape, alias=name)
+
+
+def _sampling() -> Iterator[TensorInfo]:
+    for name in names.SAMPLING_INPUTS:
+        yield _input(name, SAMPLING_DTYPES[name], "R")
+
+
+def _input(name: str, dtype: str, *shape: int | str) -> TensorInfo:
+    return _tensor(name, "input", dtype, shape, None)
+
+
+def _output(name: str, dtype: str, *shape: int | str, alias: str | None = None) -> TensorInfo:
+    return _tensor(name, "output", dtype, shape, alias)
+
+
+def _tensor(name: str, direction: str, dtype: str, shape: Shape, alias: str | None) -> TensorInfo:
+    return TensorInfo(
+        name=name,
+        direction=direction,
+        dtype=dtype,
+        shape=tuple(-1 if isinstance(size, str) else size for size in shape),
+        axes=tuple(size if isinstance(size, str) else "" for size in shape),
+        alias=alias,
+    )

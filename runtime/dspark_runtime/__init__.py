@@ -1,0 +1,50 @@
+"""Run engine bundles: `from dspark_runtime import LLM, SamplingParams`.
+
+The names below are loaded when first used, so that the builder can import `dspark_runtime.contract` without
+loading an engine.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module, metadata
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dspark_runtime.contract.errors import DsparkError
+    from dspark_runtime.llm import LLM
+    from dspark_runtime.outputs import CompletionOutput, RequestOutput, RequestStats
+    from dspark_runtime.params import SamplingParams, SpeculativeParams
+
+    __version__: str
+
+__all__ = [
+    "LLM",
+    "CompletionOutput",
+    "DsparkError",
+    "RequestOutput",
+    "RequestStats",
+    "SamplingParams",
+    "SpeculativeParams",
+    "__version__",
+]
+
+_HOME = {
+    "LLM": "llm",
+    "DsparkError": "contract.errors",
+    "CompletionOutput": "outputs",
+    "RequestOutput": "outputs",
+    "RequestStats": "outputs",
+    "SamplingParams": "params",
+    "SpeculativeParams": "params",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        try:
+            return metadata.version("dspark-trt")
+        except metadata.PackageNotFoundError:
+            return "0+unknown"  # a bare checkout
+    if name not in _HOME:
+        raise AttributeError(f"module 'dspark_runtime' has no attribute '{name}'")
+    return getattr(import_module(f"dspark_runtime.{_HOME[name]}"), name)

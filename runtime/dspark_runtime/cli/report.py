@@ -1,0 +1,92 @@
+"""What `generate` says about a finished batch: one line of statistics, the profile, text fit for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TextIO
+
+from rich.table import Table
+
+from dspark_runtime.outputs import RequestOutput
+from dspark_runtime.profile import Profile
+
+# A model's output is no terminal program: control characters but newline and tab are shown, not obeyed.
+_CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
+
+
+def printable(text: str, stream: TextIO) -> str:
+    """`text` as it is for a file or pipe; with control characters escaped for a terminal."""
+    return escape_controls(text) if stream.isatty() else text
+
+
+def escape_controls(text: str) -> str:
+    """`text` without a character that a terminal would obey, newline and tab excepted."""
+    return text.translate(_CONTROLS)
+
+
+def summarise(outputs: Sequence[RequestOutput], seconds: float) -> dict[str, int | float]:
+    """Counts over all requests. seconds: wall time of the batch, prompts included.
+
+    accepted_length counts the target's own token too (1 to K+1); acceptance_rate is the accepted share of the
+    verified proposals; both are 0 where nothing was decoded or verified.
+    """
+    stats = [output.stats for output in outputs]
+    rounds, verified = sum(s.rounds for s in stats), sum(s.verified for s in stats)
+    accepted, tokens = sum(s.accepted for s in stats), sum(s.output_tokens for s in stats)
+    return {
+        "requests": len(outputs),
+        "prompt_tokens": sum(len(output.prompt_token_ids) for output in outputs),
+        "output_tokens": tokens,
+        "seconds": seconds,
+        "tokens_per_s": tokens / seconds if seconds > 0 else 0.0,
+        "ttft_s": min(s.ttft_s for s in stats),
+        "rounds": rounds,
+        "proposed": sum(s.proposed for s in stats),
+        "verified": verified,
+        "accepted": accepted,
+        "accepted_length": (accepted + rounds) / rounds if rounds else 0.0,
+        "acceptance_rate": accepted / verified if verified else 0.0,
+    }
+
+
+def statistics_line(outputs: Sequence[RequestOutput], seconds: float) -> str:
+    total = summarise(outputs, seconds)
+    requests = "" if len(outputs) == 1 else f"{len(outputs)} requests, "
+    line = (
+        f"{requests}{total['output_tokens']} tokens in {seconds:.2f} s ({total['tokens_per_s']:.1f} tokens/s), "
+        f"first after {total['ttft_s']:.2f} s"
+    )
+    if total["proposed"]:
+        line += (
+            f"; accepted length {total['accepted_length']:.2f} (bonus included), "
+            f"{total['accepted']} of {total['verified']} checked proposals accepted"
+        )
+    if len(outputs) == 1:
+        line += f"; ended by {outputs[0].finish_reason}"
+    return line
+
+
+def profile_table(profile: Profile) -> Table:
+    """Where the time of a run went: the parts of its rounds, and the prompts apart."""
+    table = Table(title=f"profile of {profile.rounds} rounds", title_justify="left")
+    table.add_column("part")
+    for heading in ("ms", "ms per round", "share"):
+        table.add_column(heading, justify="right")
+    for part, seconds in [*profile.parts().items(), ("round", profile.round_s)]:
+        each = seconds / profile.rounds if profile.rounds else 0.0
+        share = seconds / profile.round_s if profile.round_s else 0.0
+        table.add_row(part, f"{seconds * 1e3:.1f}", f"{each * 1e3:.2f}", f"{share:.1%}")
+    table.add_row(f"prompts, {profile.prefill_steps} chunks", f"{profile.prefill_s * 1e3:.1f}", "", "")
+    return table
+
+
+def profile_dict(profile: Profile) -> dict[str, float]:
+    """The same for machines, in seconds; the keys of the parts are those of the table with underscores."""
+    parts = {f"{part.replace(' ', '_')}_s": seconds for part, seconds in profile.parts().items()}
+    return {
+        "rounds": profile.rounds,
+        **parts,
+        "round_s": profile.round_s,
+        "prefill_steps": profile.prefill_steps,
+        "prefill_s": profile.prefill_s,
+    }

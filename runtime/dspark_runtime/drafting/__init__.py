@@ -1,0 +1,1 @@
+"""Where proposals come from: one file per kind of draft."""

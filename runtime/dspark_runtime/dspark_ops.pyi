@@ -1,0 +1,131 @@
+"""The operators of dspark-trt on NumPy arrays (compiled; plugins/python/module.cc).
+
+Arrays are C-contiguous, of exactly the dtype and shape named, and never copied; ValueError says what was found and
+wanted. Outputs that are not passed in are allocated. The GIL is released while an operator runs; with
+`parallel=False` it stays on the calling thread. Results do not depend on the number of threads.
+Axes: R requests, K block size, V target and Vd draft vocabulary, N logit rows, r rank, d hidden width,
+B slots, T packed tokens, Q padded queries, H and Hkv heads, D head width, S cache capacity.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+_Float = NDArray[np.float32]
+_Int = NDArray[np.int32]
+_Long = NDArray[np.int64]
+
+def draft(
+    *,
+    base_logits: _Float,
+    anchor_tokens: _Int,
+    temperature: _Float,
+    top_k: _Int,
+    top_p: _Float,
+    min_p: _Float,
+    accept_mode: _Int,
+    seed: _Long,
+    sample_index: _Int,
+    anchor_position: _Int,
+    hidden: _Float | None = None,
+    block_offset: int = 0,
+    markov_w1: _Float | None = None,
+    markov_w2: _Float | None = None,
+    head_weight: _Float | None = None,
+    head_bias: _Float | None = None,
+    confidence_weight: _Float | None = None,
+    confidence_bias: _Float | None = None,
+    d2t: _Int | None = None,
+    head_type: int = 0,
+    signal: int = 1,
+    confidence_with_markov: bool = False,
+    draft_tokens: _Int | None = None,
+    confidence_logits: _Float | None = None,
+    draft_logits: _Float | None = None,
+    want_draft_logits: bool = False,
+    parallel: bool = True,
+) -> tuple[_Int, _Float, _Float | None]:
+    """The sequential head of a DSpark draft, left to right (DSparkDraft).
+
+    base_logits [R, K, Vd] and hidden [R, K, d] are the draft's rows, anchor_tokens [R] target ids; the sampling
+    arrays are [R]. head_type and signal are values of HEAD_TYPES and CONFIDENCE_SIGNALS. Weights as in dspark_ops.h:
+    markov_w1 [rows, r], markov_w2 [Vd, r], head_weight gated [r, d + r] or rnn [3r, 2r + d], confidence_weight
+    [d (+ r)], d2t [Vd] strictly ascending target ids.
+    Returns draft_tokens [R, K] (target ids), confidence_logits [R, K] and draft_logits [R, K, Vd], the last None unless
+    an array was passed or want_draft_logits is set. Raises ValueError, naming request and position, for a row of
+    logits with NaN, with +inf or without a finite value.
+    """
+
+def cutoff(
+    *,
+    confidence_logits: _Float,
+    policy: _Int,
+    threshold: _Float,
+    max_verify: _Int,
+    calibration_temperatures: _Float | None = None,
+    verify_lengths: _Int | None = None,
+    survivals: _Float | None = None,
+    parallel: bool = True,
+) -> tuple[_Int, _Float]:
+    """Confidences to verify lengths (DSparkCutoff): confidence_logits [R, K], policy/threshold/max_verify [R].
+
+    Returns verify_lengths [R] in [0, max_verify] and survivals [R, K] in [0, 1]. A NaN or infinite logit counts as 0.
+    """
+
+def accept(
+    *,
+    logits: _Float,
+    row_offsets: _Int,
+    temperature: _Float,
+    top_k: _Int,
+    top_p: _Float,
+    min_p: _Float,
+    accept_mode: _Int,
+    seed: _Long,
+    sample_index: _Int,
+    anchor_position: _Int,
+    draft_tokens: _Int | None = None,
+    draft_logits: _Float | None = None,
+    d2t: _Int | None = None,
+    accepted: _Int | None = None,
+    tokens: _Int | None = None,
+    parallel: bool = True,
+) -> tuple[_Int, _Int]:
+    """Which proposals the target keeps, and its own next token (DSparkAccept).
+
+    logits [N, V], row_offsets [R + 1]: request r owns rows row_offsets[r] .. row_offsets[r + 1] - 1, one more than its
+    verify length. draft_tokens [R, K] target ids; draft_logits [R, K, Vd] (0 rows: absent) where a request with
+    proposals uses rejection. K is 0 without draft_tokens.
+    Returns accepted [R] and tokens [R, K + 1]: kept proposals, the target's token, then -1.
+    """
+
+def kv_update(
+    *, cache: _Float, update: _Float, write_indices: _Int, update_lengths: _Int | None = None, parallel: bool = True
+) -> None:
+    """Writes new keys or values into cache [B, Hkv, S, D] in place (TRT_KVCacheUpdate).
+
+    update is packed [T, Hkv, D] with cumulative update_lengths [B + 1], or padded [B, Hkv, Q, D] without;
+    write_indices [B]: row of a slot's first token.
+    """
+
+def attention(
+    *,
+    query: _Float,
+    key: _Float,
+    value: _Float,
+    kv_lengths: _Int,
+    causal: int,
+    query_lengths: _Int | None = None,
+    output: _Float | None = None,
+    parallel: bool = True,
+) -> _Float:
+    """softmax(q k^T) v over the first kv_lengths[b] keys, unscaled (TRT_Attention).
+
+    query is packed [T, H, D] with cumulative query_lengths [B + 1], or padded [B, H, Q, D] without; key and value
+    [B, Hkv, S, D]; causal: 0 none, 1 upper left, 2 lower right. Returns the output in the form of the query.
+    """
+
+def op_nanoseconds(op: str) -> int:
+    """Time spent so far inside `draft`, `cutoff`, `accept`, `kv_update` or `attention`, by every caller."""
+
+def abi_version() -> int:
+    """Version of the C ABI that the library was built with."""

@@ -1,0 +1,361 @@
+"""`LLM`: a bundle and prompts to text, in one object. The names follow vLLM.
+
+with LLM("engines/smollm2") as llm:
+    print(llm.generate(["Hello"], SamplingParams(max_tokens=64))[0].text)
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeGuard
+
+from dspark_runtime.bundle import CHAT_TEMPLATE, Bundle, open_bundle
+from dspark_runtime.contract.errors import BundleError, ConfigError, DsparkError
+from dspark_runtime.contract.manifest import Manifest
+from dspark_runtime.contract.names import GENERATION_CONFIG, TOKENIZER, TOKENIZER_CONFIG
+from dspark_runtime.detokenize import Detokenizer
+from dspark_runtime.engine import Engine
+from dspark_runtime.executor import AcceptanceOverride, open_executor
+from dspark_runtime.outputs import CompletionOutput, RequestOutput, RequestStats
+from dspark_runtime.params import SamplingParams
+from dspark_runtime.profile import Profile
+from dspark_runtime.request import Request, make_request
+from dspark_runtime.scheduler import CHUNK_TOKENS, Scheduler
+from dspark_runtime.tokenizer import Message, Tokenizer
+
+log = logging.getLogger(__name__)
+
+Prompt = str | Sequence[int]
+_DEFAULT_FIELDS = {"temperature": float, "top_k": int, "top_p": float, "min_p": float, "max_new_tokens": int}
+"""Of generation_config.json, those that vLLM takes over as defaults and that we support."""
+
+
+class RenderedPrompt(str):
+    """A prompt made by a chat template: its special tokens are in the text, so none are added to it."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LLMStats:
+    """Counts over all requests that an LLM finished; the rates are defined as in RequestStats."""
+
+    requests: int = 0
+    prompt_tokens: int = 0
+    output_tokens: int = 0
+    rounds: int = 0
+    proposed: int = 0
+    verified: int = 0
+    accepted: int = 0
+
+    def plus(self, output: RequestOutput) -> LLMStats:
+        stats = output.stats
+        return LLMStats(
+            requests=self.requests + 1,
+            prompt_tokens=self.prompt_tokens + len(output.prompt_token_ids),
+            output_tokens=self.output_tokens + stats.output_tokens,
+            rounds=self.rounds + stats.rounds,
+            proposed=self.proposed + stats.proposed,
+            verified=self.verified + stats.verified,
+            accepted=self.accepted + stats.accepted,
+        )
+
+    @property
+    def accepted_length(self) -> float:
+        """Tokens per round and request, the target's own included; 0 without a round."""
+        return (self.output_tokens - self.requests) / self.rounds if self.rounds else 0.0
+
+    @property
+    def acceptance_rate(self) -> float:
+        """Accepted share of the verified proposals; 0 when none was verified."""
+        return self.accepted / self.verified if self.verified else 0.0
+
+
+class LLM:
+    """The engines of a bundle, ready to generate. May be used from several threads; they share the engines."""
+
+    def __init__(
+        self,
+        bundle: str | Path,
+        *,
+        num_threads: int | None = None,
+        prefill_chunk: int = CHUNK_TOKENS,
+        acceptance_override: AcceptanceOverride | None = None,
+    ) -> None:
+        """num_threads: of the engines, one number per process; None: one per core. prefill_chunk: most prompt tokens
+        between two rounds. acceptance_override: for tests (executor.py). Raises BundleError or ConfigError."""
+        if prefill_chunk < 1:
+            raise ConfigError(f"prefill_chunk is {prefill_chunk}, needs >= 1")
+        self._bundle: Bundle = open_bundle(bundle)
+        self.manifest: Manifest = self._bundle.manifest
+        self.tokenizer = _open_tokenizer(self._bundle)
+        self.default_sampling_params = _default_params(self._bundle)
+        """What `generate` uses without parameters: vLLM's defaults, changed by the checkpoint's generation_config."""
+        self.executor, profiler = open_executor(self._bundle, num_threads, acceptance_override)
+        scheduler = Scheduler(self.manifest.limits.max_batch_size, prefill_chunk)
+        self._engine: Engine | None = Engine(self.executor, scheduler, profiler)
+        self._profiler = profiler
+        self._lock = threading.RLock()
+        self._next_id = 0
+        self._stats = LLMStats()
+
+    def __enter__(self) -> LLM:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the engines and their memory. The object is of no use afterwards; closing twice is fine."""
+        with self._lock:
+            self._engine = None
+            if hasattr(self, "executor"):
+                del self.executor
+
+    @property
+    def stats(self) -> LLMStats:
+        """Counts over all requests finished so far."""
+        return self._stats
+
+    @property
+    def profile(self) -> Profile:
+        """Where the time of all rounds so far went."""
+        return self._profiler.snapshot()
+
+    def reset_profile(self) -> None:
+        self._profiler.reset()
+
+    def get_default_sampling_params(self) -> SamplingParams:
+        """vLLM's name for `default_sampling_params`."""
+        return self.default_sampling_params
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> list[RequestOutput]:
+        """Complete every prompt; outputs in the order of the prompts.
+
+        prompts: texts, or lists of token ids; one alone may stand without a list. params: for all, or one per prompt.
+        progress: called with (finished, total) as requests finish. Raises ConfigError or CapacityError before anything
+        runs when a prompt or parameter does not fit; an interrupted call leaves no request behind.
+        """
+        listed = _as_list(prompts)
+        each = self._params_of(params, len(listed))
+        with self._lock:
+            jobs = [self._prepare(prompt, chosen, False) for prompt, chosen in zip(listed, each, strict=True)]
+        try:
+            with self._lock:
+                for request, detokenizer in jobs:
+                    self._open_engine().add(request, detokenizer)
+            finished = 0
+            while finished < len(jobs):
+                with self._lock:
+                    self._open_engine().step()
+                now = sum(request.is_finished for request, _ in jobs)
+                if now != finished and progress is not None:
+                    progress(now, len(jobs))
+                finished = now
+        finally:
+            self._abort([request for request, _ in jobs])
+        return [self._output(request, detokenizer) for request, detokenizer in jobs]
+
+    def chat(
+        self,
+        messages: Sequence[Message] | Sequence[Sequence[Message]],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        add_generation_prompt: bool = True,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> list[RequestOutput]:
+        """Answer one conversation, or each of several. messages: mappings with role and content."""
+        several: list[Sequence[Message]] = [messages] if _is_conversation(messages) else list(messages)  # type: ignore[arg-type]
+        prompts = [
+            self.render_chat(one, add_generation_prompt=add_generation_prompt, **(chat_template_kwargs or {}))
+            for one in several
+        ]
+        return self.generate(prompts, params, progress)
+
+    def render_chat(
+        self, messages: Sequence[Message], *, add_generation_prompt: bool = True, **variables: Any
+    ) -> RenderedPrompt:
+        """The prompt that the bundle's chat template makes; `generate` and `stream` take it as it is."""
+        return RenderedPrompt(self.tokenizer.render_chat(messages, add_generation_prompt, **variables))
+
+    def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> TextStream:
+        """Complete one prompt; iterate over the result for pieces of text as they are made."""
+        (chosen,) = self._params_of(params, 1)
+        with self._lock:
+            request, detokenizer = self._prepare(prompt, chosen, True)
+            assert detokenizer is not None
+            self._open_engine().add(request, detokenizer)
+        return TextStream(self, request, detokenizer)
+
+    def _open_engine(self) -> Engine:
+        if self._engine is None:
+            raise ConfigError("this LLM is closed; make another one")
+        return self._engine
+
+    def _params_of(
+        self, params: SamplingParams | Sequence[SamplingParams] | None, num_prompts: int
+    ) -> list[SamplingParams]:
+        if params is None:
+            return [self.default_sampling_params] * num_prompts
+        if isinstance(params, SamplingParams):
+            return [params] * num_prompts
+        if len(params) != num_prompts:
+            raise ConfigError(
+                f"params has {len(params)} entries for {num_prompts} prompts, wanted one for each or one for all"
+            )
+        return list(params)
+
+    def _prepare(self, prompt: Prompt, params: SamplingParams, streams: bool) -> tuple[Request, Detokenizer | None]:
+        engine = self._open_engine()
+        text = prompt if isinstance(prompt, str) else None
+        ids = self.tokenizer.encode(text, not isinstance(text, RenderedPrompt)) if text is not None else list(prompt)
+        request = make_request(self._next_id, text, ids, params, self.manifest, engine.clock())  # type: ignore[arg-type]
+        self._next_id += 1
+        detokenizer = None
+        if streams or params.stop_strings:
+            detokenizer = Detokenizer(
+                self.tokenizer.decoder(params.skip_special_tokens),
+                params.stop_strings,
+                params.include_stop_str_in_output,
+            )
+        return request, detokenizer
+
+    def _abort(self, requests: Sequence[Request]) -> None:
+        with self._lock:
+            if self._engine is not None:
+                for request in requests:
+                    self._engine.abort(request)
+
+    def _output(self, request: Request, detokenizer: Detokenizer | None) -> RequestOutput:
+        """The result of a finished request, counted once."""
+        params, ids = request.params, request.output_token_ids
+        if detokenizer is not None:
+            text = detokenizer.text
+        else:
+            # Without stop strings the text is made once, at the end.
+            ends_in_stop = bool(ids) and request.finish_reason == "stop" and not params.include_stop_str_in_output
+            shown = ids[:-1] if ends_in_stop else ids
+            text = self.tokenizer.decode(shown, params.skip_special_tokens)
+        assert request.finish_reason is not None and request.finish_time is not None
+        first = request.first_token_time if request.first_token_time is not None else request.finish_time
+        output = RequestOutput(
+            request_id=request.request_id,
+            prompt=request.prompt,
+            prompt_token_ids=request.prompt_token_ids,
+            outputs=(
+                CompletionOutput(
+                    index=0,
+                    text=text,
+                    token_ids=tuple(ids),
+                    finish_reason=request.finish_reason,
+                    stop_reason=request.stop_reason,
+                ),
+            ),
+            stats=RequestStats(
+                rounds=request.rounds,
+                proposed=request.proposed,
+                verified=request.verified,
+                accepted=request.accepted,
+                ttft_s=first - request.arrival,
+                total_s=request.finish_time - request.arrival,
+                output_tokens=len(ids),
+            ),
+        )
+        with self._lock:
+            self._stats = self._stats.plus(output)
+        return output
+
+
+class TextStream:
+    """Pieces of one request's text, in order; together they are `output.text`. Runs the engine while iterated."""
+
+    def __init__(self, llm: LLM, request: Request, detokenizer: Detokenizer) -> None:
+        self._llm = llm
+        self._request = request
+        self._detokenizer = detokenizer
+        self._output: RequestOutput | None = None
+
+    def __iter__(self) -> Iterator[str]:
+        request, llm = self._request, self._llm
+        try:
+            while not request.is_finished:
+                with llm._lock:
+                    if not request.is_finished:
+                        llm._open_engine().step()
+                delta = self._detokenizer.stream(request.is_finished)
+                if delta:
+                    yield delta
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """End the request if it still runs. Called when the iteration ends, however it ends."""
+        self._llm._abort([self._request])
+
+    @property
+    def output(self) -> RequestOutput:
+        """The finished request, statistics included. Raises DsparkError while it still runs."""
+        if self._output is None:
+            if not self._request.is_finished:
+                raise DsparkError("the stream has not ended; iterate over it first")
+            self._output = self._llm._output(self._request, self._detokenizer)
+        return self._output
+
+
+def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
+    if isinstance(prompts, str):
+        return [prompts]
+    listed = list(prompts)
+    if listed and all(isinstance(entry, int) for entry in listed):
+        return [listed]  # type: ignore[list-item]
+    for entry in listed:
+        if not isinstance(entry, str) and not (
+            isinstance(entry, Sequence) and all(isinstance(token, int) for token in entry)
+        ):
+            raise ConfigError(f"prompt is {type(entry).__name__}, wanted text or a list of token ids")
+    return listed  # type: ignore[return-value]
+
+
+def _is_conversation(messages: object) -> TypeGuard[Sequence[Message]]:
+    return isinstance(messages, Sequence) and (not messages or isinstance(messages[0], Mapping))
+
+
+def _open_tokenizer(bundle: Bundle) -> Tokenizer:
+    template = None
+    if bundle.has(CHAT_TEMPLATE):
+        template = bundle.asset(CHAT_TEMPLATE).decode("utf-8", errors="replace")
+    return Tokenizer(bundle.asset(TOKENIZER), bundle.json_asset(TOKENIZER_CONFIG), template)
+
+
+def _default_params(bundle: Bundle) -> SamplingParams:
+    """vLLM's rule: what generation_config.json says about sampling, `max_new_tokens` included; its own otherwise."""
+    config = bundle.json_asset(GENERATION_CONFIG)
+    chosen: dict[str, Any] = {}
+    for name, kind in _DEFAULT_FIELDS.items():
+        value = config.get(name)
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            chosen["max_tokens" if name == "max_new_tokens" else name] = kind(value)
+    penalty = config.get("repetition_penalty", 1.0)
+    if penalty not in (None, 1, 1.0):
+        log.warning(
+            "%s asks for repetition_penalty %s by default; it is not supported yet and left out",
+            GENERATION_CONFIG,
+            penalty,
+        )
+    try:
+        return replace(SamplingParams(), **chosen)
+    except (ConfigError, OverflowError, ValueError) as error:
+        raise BundleError(f"{bundle.folder / GENERATION_CONFIG}: {error}") from None

@@ -1,0 +1,111 @@
+"""What a caller gets back: text, tokens, why the output ended, and how the speculation went."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestStats:
+    """Counts of tokens and seconds of one request.
+
+    emitted tokens = 1 (from the prompt) + accepted + rounds. Nothing after a stop is counted.
+    """
+
+    rounds: int
+    """Target passes that gave this request tokens, after the prompt's."""
+    proposed: int
+    """Tokens that the draft proposed."""
+    verified: int
+    """Proposals that the cutoff sent to the target (scheduled); the rest is counted nowhere as rejected.
+    Proposals behind a stop token that was accepted are left out, since nothing was decided about them."""
+    accepted: int
+    """Verified proposals that became output."""
+    ttft_s: float
+    """Seconds from the request's arrival to its first token."""
+    total_s: float
+    """Seconds from the request's arrival to its end."""
+    output_tokens: int
+
+    @property
+    def accepted_length(self) -> float:
+        """Tokens per round, the target's own token INCLUDED: 1 to K+1; 0 without a round."""
+        return (self.accepted + self.rounds) / self.rounds if self.rounds else 0.0
+
+    @property
+    def verify_length(self) -> float:
+        """Proposals sent to the target per round, 0 to K; 0 without a round."""
+        return self.verified / self.rounds if self.rounds else 0.0
+
+    @property
+    def acceptance_rate(self) -> float:
+        """Accepted share of the verified proposals, in [0, 1]; 0 when none was verified."""
+        return self.accepted / self.verified if self.verified else 0.0
+
+    @property
+    def decode_s(self) -> float:
+        """Seconds from the first token to the end."""
+        return self.total_s - self.ttft_s
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Decoding speed: tokens after the first over the seconds after it; 0 for a single token."""
+        return (self.output_tokens - 1) / self.decode_s if self.output_tokens > 1 and self.decode_s > 0 else 0.0
+
+    def as_dict(self) -> dict[str, int | float]:
+        """Every count and rate by name, for JSON."""
+        return {
+            "rounds": self.rounds,
+            "proposed": self.proposed,
+            "verified": self.verified,
+            "accepted": self.accepted,
+            "accepted_length": self.accepted_length,
+            "verify_length": self.verify_length,
+            "acceptance_rate": self.acceptance_rate,
+            "output_tokens": self.output_tokens,
+            "ttft_s": self.ttft_s,
+            "total_s": self.total_s,
+            "tokens_per_s": self.tokens_per_s,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompletionOutput:
+    """One sample of a request."""
+
+    index: int
+    text: str
+    token_ids: tuple[int, ...]
+    """The stop token included, as in vLLM; up to the token that completed a stop string."""
+    finish_reason: str
+    """`stop`, `length` or `abort`."""
+    stop_reason: str | int | None
+    """The stop string or stop token id that ended the output; None for end of sequence and length."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestOutput:
+    """A finished request. `outputs` has one entry per sample; the properties read the first."""
+
+    request_id: int
+    prompt: str | None
+    """None where the caller gave token ids."""
+    prompt_token_ids: tuple[int, ...]
+    outputs: tuple[CompletionOutput, ...]
+    stats: RequestStats
+
+    @property
+    def text(self) -> str:
+        return self.outputs[0].text
+
+    @property
+    def token_ids(self) -> tuple[int, ...]:
+        return self.outputs[0].token_ids
+
+    @property
+    def finish_reason(self) -> str:
+        return self.outputs[0].finish_reason
+
+    @property
+    def stop_reason(self) -> str | int | None:
+        return self.outputs[0].stop_reason

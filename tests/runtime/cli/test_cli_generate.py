@@ -1,0 +1,158 @@
+"""`dspark generate`: text, statistics, JSON, and one line for everything that cannot be done."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+GREEDY = ("--temperature", "0", "--max-tokens", "12", "--ignore-eos")
+
+
+def generated(dspark: Callable, bundle: Path, *arguments: str) -> dict:
+    ended = dspark("generate", bundle, "--json", *arguments)
+    assert ended.code == 0, ended.err
+    assert ended.err == ""
+    return json.loads(ended.out)
+
+
+def test_generate_prints_text_to_stdout_and_statistics_to_stderr(dspark: Callable, tiny_bundle: Path) -> None:
+    ended = dspark("generate", tiny_bundle, "--prompt", "one two", *GREEDY)
+    text = generated(dspark, tiny_bundle, "--prompt", "one two", *GREEDY)["outputs"][0]["text"]
+    assert ended.code == 0 and ended.out == text + "\n"
+    assert ended.err.startswith("12 tokens in ") and ended.err.endswith("ended by length\n")
+
+
+def test_generate_streamed_text_equals_the_text_at_once(dspark: Callable, tiny_bundle: Path) -> None:
+    whole = dspark("generate", tiny_bundle, "--prompt", "one two", *GREEDY, "--no-stream")
+    streamed = dspark("generate", tiny_bundle, "--prompt", "one two", *GREEDY, "--stream")
+    assert streamed.code == 0 and streamed.out == whole.out
+    assert streamed.err.startswith("12 tokens in ")
+
+
+def test_generate_several_prompts_are_one_batch_in_order(dspark: Callable, tiny_bundle: Path, tmp_path: Path) -> None:
+    (tmp_path / "second.txt").write_text("two")
+    arguments = ("--prompt", "one", "--prompt-file", str(tmp_path / "second.txt"), "--prompt", "three")
+    report = generated(dspark, tiny_bundle, *arguments, *GREEDY)
+    assert [output["prompt"] for output in report["outputs"]] == ["one", "two", "three"]
+    assert report["statistics"]["requests"] == 3 and report["statistics"]["output_tokens"] == 36
+    alone = generated(dspark, tiny_bundle, "--prompt", "two", *GREEDY)
+    assert alone["outputs"][0]["token_ids"] == report["outputs"][1]["token_ids"]
+
+
+def test_generate_several_prompts_without_json_are_numbered(dspark: Callable, tiny_bundle: Path) -> None:
+    ended = dspark("generate", tiny_bundle, "--prompt", "one", "--prompt", "two", *GREEDY)
+    assert ended.out.startswith("--- 1\n") and "\n--- 2\n" in ended.out
+    assert ended.err.startswith("2 requests, 24 tokens in ")
+
+
+def test_generate_dash_reads_stdin(dspark: Callable, tiny_bundle: Path) -> None:
+    ended = dspark("generate", tiny_bundle, "--prompt-file", "-", "--json", *GREEDY, stdin="grüß dich".encode())
+    assert json.loads(ended.out)["outputs"][0]["prompt"] == "grüß dich"
+
+
+def test_generate_counts_agree_with_each_other(dspark: Callable, tiny_bundle: Path) -> None:
+    report = generated(dspark, tiny_bundle, "--prompt", "one two", *GREEDY, "--cutoff", "all")
+    counts = report["outputs"][0]["statistics"]
+    assert counts["output_tokens"] == len(report["outputs"][0]["token_ids"]) == 12
+    assert 0 <= counts["accepted"] <= counts["verified"] <= counts["proposed"] and counts["proposed"] > 0
+    assert report["statistics"]["accepted"] == counts["accepted"]
+
+
+def test_generate_speculation_off_drafts_nothing_and_writes_the_same(dspark: Callable, tiny_bundle: Path) -> None:
+    plain = generated(dspark, tiny_bundle, "--prompt", "one two", *GREEDY, "--speculative", "off")
+    fast = generated(dspark, tiny_bundle, "--prompt", "one two", *GREEDY, "--speculative", "on")
+    assert plain["statistics"]["proposed"] == 0 < fast["statistics"]["proposed"]
+    assert plain["outputs"][0]["token_ids"] == fast["outputs"][0]["token_ids"]
+
+
+def test_generate_max_verify_caps_what_is_checked(dspark: Callable, tiny_bundle: Path) -> None:
+    arguments = ("--prompt", "one two", *GREEDY, "--cutoff", "all", "--max-verify", "1")
+    counts = generated(dspark, tiny_bundle, *arguments)["statistics"]
+    assert 0 < counts["verified"] <= counts["rounds"]
+
+
+def test_generate_same_seed_repeats_and_another_differs(dspark: Callable, tiny_bundle: Path) -> None:
+    def tokens(seed: str) -> list[int]:
+        report = generated(dspark, tiny_bundle, "--prompt", "one", "--max-tokens", "24", "--ignore-eos", "--seed", seed)
+        return report["outputs"][0]["token_ids"]
+
+    assert tokens("7") == tokens("7") != tokens("8")
+
+
+def test_generate_stop_text_ends_before_it(dspark: Callable, tiny_bundle: Path) -> None:
+    whole = generated(dspark, tiny_bundle, "--prompt", "one two", *GREEDY)["outputs"][0]["text"]
+    stop = whole[len(whole) // 2 :][:2]
+    output = generated(dspark, tiny_bundle, "--prompt", "one two", *GREEDY, "--stop", stop)["outputs"][0]
+    assert output["text"] == whole[: whole.index(stop)]
+    assert (output["finish_reason"], output["stop_reason"]) == ("stop", stop)
+
+
+def test_generate_chat_wraps_the_prompt_in_the_template(dspark: Callable, tiny_bundle: Path) -> None:
+    bare = generated(dspark, tiny_bundle, "--prompt", "hi", *GREEDY)["outputs"][0]
+    chat = generated(dspark, tiny_bundle, "--prompt", "hi", "--chat", *GREEDY)["outputs"][0]
+    system = generated(dspark, tiny_bundle, "--prompt", "hi", "--system", "be brief", *GREEDY)["outputs"][0]
+    assert bare["num_prompt_tokens"] < chat["num_prompt_tokens"] < system["num_prompt_tokens"]
+
+
+def test_generate_profile_accounts_for_the_run(dspark: Callable, tiny_bundle: Path) -> None:
+    ended = dspark("generate", tiny_bundle, "--prompt", "one two", *GREEDY, "--profile")
+    for part in ("draft session", "head", "cutoff", "target session", "accept", "host", "prompts"):
+        assert part in ended.err
+    profile = generated(dspark, tiny_bundle, "--prompt", "one two", *GREEDY, "--profile")["profile"]
+    assert all(seconds >= 0 for seconds in profile.values()) and profile["target_session_s"] > 0
+
+
+@pytest.mark.parametrize(
+    "arguments, words",
+    [
+        ((), ("no prompt",)),
+        (("--prompt", "x", "--temperature", "-1"), ("temperature is -1.0",)),
+        (("--prompt", "x", "--temperature", "warm"), ("--temperature", "warm")),
+        (("--prompt", "x", "--top-p", "0", "--min-p", "2"), ("top_p is 0.0", "min_p is 2.0")),
+        (("--prompt", "x", "--max-tokens", "0"), ("max_tokens is 0",)),
+        (("--prompt", "x", "--seed", "-5"), ("seed is -5",)),
+        (("--prompt", "x", "--stop", ""), ("stop",)),
+        (("--prompt", "x", "--cutoff", "utility"), ("cutoff is 'utility'", "threshold", "survival")),
+        (("--prompt", "x", "--cutoff", "threshold:1.5"), ("threshold:1.5", "[0, 1]")),
+        (("--prompt", "x", "--accept", "relaxed"), ("relaxed", "rejection")),
+        (("--prompt", "x", "--max-verify", "-1"), ("max_len is -1",)),
+        (("--prompt", "x", "--threads", "0"), ("threads", "0")),
+        (("--prompt", "x", "--prompt", "y", "--stream"), ("--stream takes one prompt",)),
+        (("--prompt", "x", "--stream", "--json"), ("--stream and --json",)),
+        (("--prompt-file", "absent.txt"), ("absent.txt", "No such file")),
+    ],
+)
+def test_generate_bad_option_is_one_line(
+    dspark: Callable, tiny_bundle: Path, arguments: tuple[str, ...], words: tuple[str, ...]
+) -> None:
+    error = dspark("generate", tiny_bundle, *arguments).error
+    for word in words:
+        assert word in error
+
+
+def test_generate_prompt_that_is_not_utf8_is_one_line(dspark: Callable, tiny_bundle: Path) -> None:
+    error = dspark("generate", tiny_bundle, "--prompt-file", "-", stdin=b"abc\xff").error
+    assert "not UTF-8" in error and "byte 3" in error
+
+
+def test_generate_prompt_longer_than_the_limit_is_one_line(dspark: Callable, tiny_bundle: Path) -> None:
+    error = dspark("generate", tiny_bundle, "--prompt", "word " * 500, "--max-tokens", "4").error
+    assert "96" in error and "tokens" in error
+
+
+def test_generate_empty_prompt_is_one_line(dspark: Callable, tiny_bundle: Path) -> None:
+    assert "prompt has no tokens" in dspark("generate", tiny_bundle, "--prompt", "", *GREEDY).error
+
+
+def test_generate_newer_bundle_is_one_line(dspark: Callable, damaged: Callable[..., Path]) -> None:
+    assert "format version 9.0" in dspark("generate", damaged(format_version=[9, 0]), "--prompt", "x").error
+
+
+def test_generate_damaged_graph_is_one_line(dspark: Callable, damaged: Callable[..., Path]) -> None:
+    bundle = damaged()
+    graph = bundle / "target.onnx"
+    graph.write_bytes(b"\xff" * graph.stat().st_size)
+    assert "target.onnx" in dspark("generate", bundle, "--prompt", "x").error
