@@ -72,7 +72,7 @@ def parser() -> argparse.ArgumentParser:
     _choice(arithmetic, "--query-form", "queries of the trt dialect", known.QUERY_FORMS)
 
     tensorrt = p.add_argument_group("TensorRT")
-    targets = "GPUs to build engines for, such as 8.6,12.0 (tensorrt-rtx; default: all that the library and dtype allow)"
+    targets = "GPUs to build for, such as 8.6,12.0 (tensorrt-rtx; default: all that the library and dtype allow)"
     tensorrt.add_argument("--compute-capability", type=_list, default=(), metavar="LIST", help=targets)
     chunk = "most prompt tokens read in one step (default 256)"
     tensorrt.add_argument("--prefill-chunk", type=int, default=256, metavar="N", help=chunk)

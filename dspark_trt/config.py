@@ -184,7 +184,7 @@ class BuildConfig:
     dialect: str = "auto"
     """trt = our attention and cache operators; standard = plain ONNX; auto = trt where the library has them."""
     query_form: str = "auto"
-    """Of the trt dialect: `packed` (CPU), `padded` (what TensorRT has kernels for), auto = what the backend runs best."""
+    """Of the trt dialect: `packed` (CPU), `padded` (what TensorRT has kernels for); auto = what the backend wants."""
     compute_capabilities: tuple[str, ...] = ()
     """GPUs to build engines for, such as `8.6` (tensorrt-rtx); empty: all that the library and the dtype allow."""
     prefill_chunk: int = 256

@@ -11,7 +11,6 @@ from dspark_runtime.contract.compiled import CompiledInfo
 from dspark_runtime.contract.manifest import Manifest
 from dspark_trt.config import BuildConfig
 
-
 ENGINES = {"target": names.TARGET_ENGINE, "draft": names.DRAFT_ENGINE}
 """File of each engine, for backends that do not keep graphs."""
 
@@ -44,7 +43,7 @@ class Report(Protocol):
     """Progress of a build in parts."""
 
     def __call__(self, part: str, *, weight: int = 1, inside: float | None = None) -> None:
-        """Begin `part`, as long as `weight` parts of a graph; or, with `inside`, say how much of it is done, in [0, 1]."""
+        """Begin `part`, as long as `weight` parts of a graph; with `inside` in [0, 1], say how much of it is done."""
 
 
 class Backend(Protocol):

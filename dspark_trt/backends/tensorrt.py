@@ -44,8 +44,8 @@ class TensorRtBackend:
         gpus = find_gpus()
         if not gpus:
             raise BuildError(
-                "backend is 'tensorrt', but this machine has no NVIDIA GPU, and TensorRT chooses kernels by timing them on "
-                "one; build where the GPU is, or with --backend tensorrt-rtx"
+                "backend is 'tensorrt', but this machine has no NVIDIA GPU, and TensorRT chooses kernels by timing "
+                "them on one; build where the GPU is, or with --backend tensorrt-rtx"
             )
         plugin = library_path().with_name(PLUGIN)
         if not plugin.is_file():

@@ -67,8 +67,9 @@ def build_engine(trt: Any, job: EngineJob, progress: Progress) -> CompiledInfo:
     check_network(job.graph.name, description, job.manifest, job.role)
 
     config = builder.create_builder_config()
-    names = target_names(trt, job.compute_capabilities, job.manifest.target.dtype) if job.library == "tensorrt_rtx" else ()
-    if names:
+    names: tuple[str, ...] = ()
+    if job.library == "tensorrt_rtx":
+        names = target_names(trt, job.compute_capabilities, job.manifest.target.dtype)
         config.num_compute_capabilities = len(names)
         for index, name in enumerate(names):
             config.set_compute_capability(trt.ComputeCapability.__members__[name], index)
@@ -115,7 +116,7 @@ def parse_graph(trt: Any, builder: Any, logger: Any, log: Log, graph: Path) -> t
         reasons = "; ".join(parser.get_error(i).desc() for i in range(min(parser.num_errors, MAX_FAULTS)))
         raise BuildError(f"{graph.name} is not understood by TensorRT's parser: {_one_line(reasons)}")
     if unused := [line for line in log.warnings if "unused" in line.lower()]:
-        raise BuildError(f"{graph.name}: TensorRT's parser drops a part of the graph: {_one_line(unused[0])}; this is a bug")
+        raise BuildError(f"{graph.name}: TensorRT's parser drops a part of it: {_one_line(unused[0])}; this is a bug")
     return network, parser
 
 
@@ -124,7 +125,8 @@ def check_network(where: str, network: Network, manifest: Manifest, role: str) -
     faults = judge(network, manifest, role)
     if faults:
         more = f" and {len(faults) - MAX_FAULTS} more" if len(faults) > MAX_FAULTS else ""
-        raise BuildError(f"{where} did not become what the manifest says: {'; '.join(faults[:MAX_FAULTS])}{more}; this is a bug")
+        first = "; ".join(faults[:MAX_FAULTS])
+        raise BuildError(f"{where} did not become what the manifest says: {first}{more}; this is a bug")
 
 
 def target_names(trt: Any, wanted: tuple[str, ...], dtype: str) -> tuple[str, ...]:
@@ -134,9 +136,10 @@ def target_names(trt: Any, wanted: tuple[str, ...], dtype: str) -> tuple[str, ..
     usable = {text: name for text, name in known.items() if dtype != "bfloat16" or float(text) >= 8.0}
     for text in wanted:
         if text not in known:
-            raise BuildError(f"compute capability {text} is none that this library builds for; choose among {', '.join(known)}")
+            raise BuildError(f"compute capability {text} is none that the library builds for: {', '.join(known)}")
         if text not in usable:
-            raise BuildError(f"compute capability {text} has no {dtype}; build with --dtype float16, or for {', '.join(usable)}")
+            todo = f"build with --dtype float16, or for {', '.join(usable)}"
+            raise BuildError(f"compute capability {text} has no {dtype}; {todo}")
     return tuple(usable[text] for text in (wanted or usable))
 
 

@@ -22,6 +22,10 @@ SAMPLING_DTYPES = {
     names.ANCHOR_POSITION: "int32",
 }
 
+TARGET_CACHES = (names.TARGET_KEY, names.TARGET_VALUE)
+CONTEXT_CACHES = (names.CONTEXT_KEY, names.CONTEXT_VALUE)
+DRAFT_CACHES = (names.DRAFT_KEY, names.DRAFT_VALUE)
+
 Shape = tuple[int | str, ...]
 
 
@@ -36,13 +40,12 @@ def cache_names(manifest: Manifest, role: str) -> tuple[tuple[str, EngineInfo], 
     """Name of every cache that the graph updates, with the model whose layers it belongs to."""
     draft = manifest.draft
     if role == "target":
-        owned = [((names.TARGET_KEY, names.TARGET_VALUE), manifest.target)]
+        owned = [(TARGET_CACHES, manifest.target)]
         if draft is not None and draft.kind == "dspark":
-            owned.append(((names.CONTEXT_KEY, names.CONTEXT_VALUE), draft.engine))
+            owned.append((CONTEXT_CACHES, draft.engine))
     else:
         assert draft is not None
-        pair = (names.CONTEXT_KEY, names.CONTEXT_VALUE) if draft.kind == "dspark" else (names.DRAFT_KEY, names.DRAFT_VALUE)
-        owned = [(pair, draft.engine)]
+        owned = [(CONTEXT_CACHES if draft.kind == "dspark" else DRAFT_CACHES, draft.engine)]
     return tuple(
         (name.format(layer), model) for pair, model in owned for name in pair for layer in range(model.num_layers)
     )

@@ -17,8 +17,11 @@ from dspark_trt.backends.tensorrt_network import Edge, Layer, Network
 
 NORM_KINDS = frozenset({"ELEMENTWISE", "REDUCE", "UNARY", "CAST", "CONSTANT", "SHUFFLE", "NORMALIZATION"})
 """What a normalisation in float32 may be made of."""
-PLUGIN_KINDS = frozenset({"PLUGIN_V3"})
-HEAVY_KINDS = frozenset({"MATRIX_MULTIPLY", "ATTENTION_INPUT", "ATTENTION_OUTPUT", "KV_CACHE_UPDATE", "ROTARY_EMBEDDING"})
+PASSED_ON = frozenset({"PLUGIN_V3", "SHUFFLE"})
+"""Plugins read float32 rows, as they are or as blocks."""
+HEAVY_KINDS = frozenset(
+    ("MATRIX_MULTIPLY", "ATTENTION_INPUT", "ATTENTION_OUTPUT", "KV_CACHE_UPDATE", "ROTARY_EMBEDDING")
+)
 """Layers whose floating-point inputs must all be of the engine's type."""
 FLOATS = ("float32", "float16", "bfloat16")
 
@@ -85,11 +88,11 @@ def _unused_inputs(network: Network, wires: _Wires) -> Iterator[str]:
 
 def _cache_faults(network: Network, wires: _Wires, manifest: Manifest, role: str) -> Iterator[str]:
     """One packed update per cache, fed by the step's indices and lengths, whose output is the cache's alias."""
-    updates = {layer.inputs[0].name: layer for layer in network.layers if _is_update(layer) and layer.inputs[0] is not None}
+    layers = [layer for layer in network.layers if _is_update(layer)]
+    updates = {layer.inputs[0].name: layer for layer in layers if layer.inputs[0] is not None}
     expected = dict(cache_names(manifest, role))
-    number = sum(_is_update(layer) for layer in network.layers)
-    if number != len(expected):
-        yield f"{number} KV_CACHE_UPDATE layers, wanted {len(expected)}"
+    if len(layers) != len(expected):
+        yield f"{len(layers)} KV_CACHE_UPDATE layers, wanted {len(expected)}"
     for name, model in expected.items():
         layer = updates.get(name)
         if layer is None:
@@ -113,7 +116,7 @@ def _is_update(layer: Layer) -> bool:
 def _attention_faults(
     network: Network, wires: _Wires, manifest: Manifest, role: str, model: EngineInfo
 ) -> Iterator[str]:
-    """One attention per decoder layer over the updated caches, masked by kv_lengths, queries gathered and gathered back."""
+    """One attention per layer over the updated caches, masked by kv_lengths, queries gathered and gathered back."""
     attentions = [layer for layer in network.layers if layer.kind == "ATTENTION_INPUT"]
     if len(attentions) != model.num_layers:
         yield f"{len(attentions)} attention layers, wanted {model.num_layers}"
@@ -126,7 +129,7 @@ def _attention_faults(
         if facts["causal_kind"] != causal:
             yield f"attention {layer.name} has causal kind {facts['causal_kind']}, wanted {causal}"
         if (facts["query_form"], facts["key_value_form"]) != ("PADDED_BHND", "PADDED_BHND"):
-            yield f"attention {layer.name} reads {facts['query_form']} and {facts['key_value_form']}, wanted PADDED_BHND"
+            yield f"attention {layer.name} reads {facts['query_form']}, {facts['key_value_form']}, wanted PADDED_BHND"
         yield from _wired_name(wires, f"attention {layer.name}", facts["kv_lengths"], names.KV_LENGTHS)
         for edge in layer.inputs[1:3]:
             maker = wires.maker.get(edge.name) if edge is not None else None
@@ -162,9 +165,9 @@ def _type_faults(network: Network, wires: _Wires, model: EngineInfo) -> Iterator
         return
     for layer in network.layers:
         if layer.kind in HEAVY_KINDS:
-            wrong = [edge for edge in layer.inputs if edge is not None and edge.dtype in FLOATS and edge.dtype != model.dtype]
-            for edge in wrong:
-                yield f"{layer.kind} {layer.name} reads {_text(edge)}, wanted {model.dtype}"
+            for edge in layer.inputs:
+                if edge is not None and edge.dtype in FLOATS and edge.dtype != model.dtype:
+                    yield f"{layer.kind} {layer.name} reads {_text(edge)}, wanted {model.dtype}"
     outputs = {edge.name for edge in network.outputs}
     for layer in network.layers:
         source = layer.inputs[0] if layer.kind == "CAST" else None
@@ -172,14 +175,10 @@ def _type_faults(network: Network, wires: _Wires, model: EngineInfo) -> Iterator
             continue
         widened = layer.outputs[0].name
         readers = wires.readers.get(widened, [])
-        if widened in outputs or (readers and all(reader.kind in PLUGIN_KINDS or _only_reshapes(reader) for reader in readers)):
+        if widened in outputs or (readers and all(reader.kind in PASSED_ON for reader in readers)):
             continue
         if problem := _island_problem(network, wires, layer):
             yield f"{_text(source)} becomes float32 in {layer.name} {problem}"
-
-
-def _only_reshapes(layer: Layer) -> bool:
-    return layer.kind == "SHUFFLE"
 
 
 def _island_problem(network: Network, wires: _Wires, entry: Layer) -> str | None:

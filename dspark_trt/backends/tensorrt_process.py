@@ -49,7 +49,8 @@ def run_job(job: Mapping[str, object], progress: Callable[[str, float], None]) -
         if "error" in answer:
             raise BuildError(answer["error"])
         if "result" not in answer or process.returncode:
-            raise BuildError(f"the process that runs {job['module']} failed: {_last_words(complaints, process.returncode)}")
+            why = _last_words(complaints, process.returncode)
+            raise BuildError(f"the process that runs {job['module']} failed: {why}")
         return answer["result"]
 
 

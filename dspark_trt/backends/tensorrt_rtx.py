@@ -38,8 +38,8 @@ class TensorRtRtxBackend:
     def choose_dialect(self, wanted: str) -> Dialect:
         if wanted == "standard":
             raise BuildError(
-                "dialect is 'standard', but tensorrt-rtx drops the lengths of that dialect and would read whole caches; "
-                "leave --dialect out"
+                "dialect is 'standard', but tensorrt-rtx drops the lengths of that dialect and would read whole "
+                "caches; leave --dialect out"
             )
         if self._module is None:
             raise BuildError(

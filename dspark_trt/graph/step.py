@@ -18,7 +18,7 @@ from dspark_trt.graph.builder import BFLOAT16, BOOL, FLOAT, FLOAT16, INT32, INT6
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-DTYPES = {"float32": FLOAT, "bfloat16": BFLOAT16, "float16": FLOAT16}
+DTYPES: dict[str, int] = {"float32": FLOAT, "bfloat16": BFLOAT16, "float16": FLOAT16}
 
 
 class Tensors(Protocol):

@@ -99,7 +99,8 @@ def compiled_problems(where: str, info: CompiledInfo) -> Iterator[str]:
     for profile in info.profiles:
         for entry in profile.ranges:
             if not 0 <= entry.min <= entry.opt <= entry.max:
-                yield f"{where} profile {profile.name} has {entry.axis} {entry.min}..{entry.opt}..{entry.max}, wants them ascending"
+                sizes = f"{entry.min}..{entry.opt}..{entry.max}"
+                yield f"{where} profile {profile.name} has {entry.axis} {sizes}, wanted them ascending"
         if profile.device_memory_bytes is not None and profile.device_memory_bytes < 0:
             yield f"{where} profile {profile.name} needs {profile.device_memory_bytes} bytes, wanted >= 0"
     yield from _tensor_problems(where, info.tensors)
@@ -126,4 +127,4 @@ def _tensor_problems(where: str, tensors: tuple[TensorInfo, ...]) -> Iterator[st
         if tensor.direction != "output" or source is None:
             yield f"{where} tensor '{tensor.name}' is an alias of '{tensor.alias}', which is no input of an output"
         elif (source.dtype, source.shape) != (tensor.dtype, tensor.shape):
-            yield f"{where} tensor '{tensor.name}' differs in type or shape from '{tensor.alias}', whose memory it shares"
+            yield f"{where} tensor '{tensor.name}' differs in type or shape from its alias '{tensor.alias}'"
