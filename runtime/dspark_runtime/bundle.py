@@ -18,7 +18,8 @@ from dspark_runtime.contract.names import GENERATION_CONFIG, MANIFEST, TOKENIZER
 
 CHAT_TEMPLATE = "chat_template.jinja"
 """Newer checkpoints keep the template in a file of its own."""
-BACKENDS = ("onnxruntime",)
+BACKENDS = ("onnxruntime", "tensorrt-rtx", "tensorrt")
+"""Whose bundles can be opened; sessions decide whether this machine runs them."""
 MAX_ASSET_BYTES = {
     TOKENIZER: 256 << 20, TOKENIZER_CONFIG: 16 << 20, GENERATION_CONFIG: 1 << 20, CHAT_TEMPLATE: 1 << 20
 }  # fmt: skip
@@ -76,7 +77,7 @@ def open_bundle(folder: Path | str, verify: bool = False) -> Bundle:
         raise BundleError(f"{path}: cannot be read ({error})") from None
     manifest = parse_manifest(text, str(path))
     if manifest.backend not in BACKENDS:
-        raise BundleError(f"{path}: built for backend '{manifest.backend}', this runtime runs {', '.join(BACKENDS)}")
+        raise BundleError(f"{path}: built for backend '{manifest.backend}', this runtime knows {', '.join(BACKENDS)}")
     if manifest.world_size != 1:
         raise BundleError(f"{path}: one of {manifest.world_size} parts, this runtime runs bundles of one part")
     for entry in manifest.files:

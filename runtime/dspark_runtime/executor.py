@@ -22,6 +22,7 @@ from dspark_runtime.plan import PrefillPlan, RoundPlan, StepPlan, StepResult
 from dspark_runtime.profile import Profiler
 from dspark_runtime.sessions.base import Array, Binding, IntArray, Session, Tensor
 from dspark_runtime.sessions.buffers import Buffer, allocate_caches
+from dspark_runtime.sessions.machine import check_machine
 from dspark_runtime.sessions.onnxruntime import OnnxRuntimeSession
 from dspark_runtime.sessions.operators import HEAD_FILE, HostDraft, host_accept, operator_seconds, read_head
 from dspark_runtime.sessions.packing import Packer
@@ -234,6 +235,7 @@ def open_executor(
 ) -> tuple[BundleExecutor, Profiler]:
     """Load the engines of a bundle. Raises BundleError when they cannot run here."""
     manifest = bundle.manifest
+    check_machine(str(bundle.folder), manifest)
     custom = manifest.dialect == "trt" or manifest.operators == "graph"
     if manifest.dialect == "standard":
         log.warning(

@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dspark_runtime.bundle import open_bundle
+from dspark_runtime.cli.inspect_engines import compiled_tables
 from dspark_runtime.cli.report import escape_controls
 from dspark_runtime.contract.manifest import EngineInfo, Manifest
 
@@ -65,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
 
 def tables(manifest: Manifest) -> list[Table]:
     """The bundle, its engines and its files. Cells are plain text: a manifest cannot style the terminal."""
-    return [_overview(manifest), _engines(manifest), _files(manifest)]
+    return [_overview(manifest), _engines(manifest), *compiled_tables(manifest), _files(manifest)]
 
 
 def _overview(manifest: Manifest) -> Table:

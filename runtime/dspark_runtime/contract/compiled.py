@@ -73,16 +73,15 @@ DTYPE_BYTES = {"bool": 1, "int32": 4, "int64": 8, "float32": 4, "float16": 2, "b
 LIBRARIES = ("tensorrt_rtx", "tensorrt")
 
 
-def cache_bytes(info: CompiledInfo, num_slots: int) -> int:
-    """Memory of the engine's in-place caches when `num_slots` are bound."""
+def cache_sizes(info: CompiledInfo, num_slots: int) -> dict[str, int]:
+    """Bytes of every in-place cache when `num_slots` are bound. Engines that name the same cache share it."""
     inputs = {tensor.name: tensor for tensor in info.tensors if tensor.direction == "input"}
-    total = 0
-    for name in {tensor.alias for tensor in info.tensors if tensor.alias is not None}:
-        size = DTYPE_BYTES[inputs[name].dtype]
+    sizes = {}
+    for name in (tensor.alias for tensor in info.tensors if tensor.alias is not None):
+        sizes[name] = DTYPE_BYTES[inputs[name].dtype]
         for length in inputs[name].shape:
-            size *= num_slots if length == -1 else length
-        total += size
-    return total
+            sizes[name] *= num_slots if length == -1 else length
+    return sizes
 
 
 def compiled_problems(where: str, info: CompiledInfo) -> Iterator[str]:

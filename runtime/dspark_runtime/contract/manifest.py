@@ -245,6 +245,8 @@ def _contradictions(manifest: Manifest) -> list[str]:
         ]
         if engine.compiled is not None:
             problems += compiled_problems(name, engine.compiled)
+        elif manifest.backend.startswith("tensorrt"):
+            problems.append(f"{name} engine of backend '{manifest.backend}' lacks its description (compiled)")
     limits = manifest.limits
     if limits.max_batch_size < 1 or limits.max_seq_len < 2:
         problems.append(
