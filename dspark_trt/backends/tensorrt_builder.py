@@ -62,7 +62,7 @@ def build_engine(trt: Any, job: EngineJob, progress: Progress) -> CompiledInfo:
         if builder.get_plugin_registry().load_library(str(plugin)) is None:
             raise BuildError(f"{plugin.name} holds no plugin that {job.library} can load{log.last_error()}")
     progress("parse", 0.0)
-    network, parser = parse_graph(trt, builder, logger, log, job.graph)
+    network, parser = parse_graph(trt, builder, logger, job.graph)
     description = read_network(trt, network)
     check_network(job.graph.name, description, job.manifest, job.role)
 
@@ -104,7 +104,7 @@ def build_engine(trt: Any, job: EngineJob, progress: Progress) -> CompiledInfo:
     )
 
 
-def parse_graph(trt: Any, builder: Any, logger: Any, log: Log, graph: Path) -> tuple[Any, Any]:
+def parse_graph(trt: Any, builder: Any, logger: Any, graph: Path) -> tuple[Any, Any]:
     """Network and parser of a graph file; the parser owns the mapped weights that the network points into.
 
     Strongly typed: every element type is the graph's, none is chosen by timing. Raises BuildError.
@@ -115,8 +115,6 @@ def parse_graph(trt: Any, builder: Any, logger: Any, log: Log, graph: Path) -> t
     if not parser.parse_from_file(str(graph)):
         reasons = "; ".join(parser.get_error(i).desc() for i in range(min(parser.num_errors, MAX_FAULTS)))
         raise BuildError(f"{graph.name} is not understood by TensorRT's parser: {_one_line(reasons)}")
-    if unused := [line for line in log.warnings if "unused" in line.lower()]:
-        raise BuildError(f"{graph.name}: TensorRT's parser drops a part of it: {_one_line(unused[0])}; this is a bug")
     return network, parser
 
 
@@ -178,15 +176,12 @@ class Log:
 
     def __init__(self) -> None:
         self.errors: list[str] = []
-        self.warnings: list[str] = []
         self._activations: list[int] = []
         self._weights: list[int] = []
 
     def add(self, severity: str, text: str) -> None:
         if severity in ("ERROR", "INTERNAL_ERROR"):
             self.errors.append(text)
-        elif severity == "WARNING":
-            self.warnings.append(text)
         elif found := re.match(r"Total (Activation|Weights) Memory: ([0-9]+) bytes", text):
             kind = self._activations if found[1] == "Activation" else self._weights
             kind.append(int(found[2]))
