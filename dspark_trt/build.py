@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -154,7 +154,7 @@ def describe(
         files=describe_files(folder, report),
         versions={"dspark-trt": _own_version(), "python": platform.python_version(), **versions},
         argv=tuple(argv),
-        created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
         notes=(plan.dialect.note,) if plan.dialect.note else (),
     )
 
