@@ -223,6 +223,7 @@ def test_prompts_may_be_text_or_tokens_one_or_many(shared_llm: GetLLM) -> None:
     assert one.prompt == "The quick"
     assert ids(llm.generate(list(one.prompt_token_ids), GREEDY)) == [one.token_ids]
     assert ids(llm.generate(["The quick", one.prompt_token_ids], GREEDY)) == [one.token_ids] * 2
+    assert ids(llm.generate([list(np.array(one.prompt_token_ids))], GREEDY)) == [one.token_ids]
     assert llm.generate([], GREEDY) == []
     with pytest.raises(ConfigError, match="params has 1 entries for 2 prompts"):
         llm.generate(["a", "b"], [GREEDY])
