@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -172,7 +172,7 @@ def describe(plan: Plan, versions: dict[str, str], argv: Sequence[str]) -> Manif
         files=(),
         versions={"dspark-trt": _own_version(), "python": platform.python_version(), **versions},
         argv=tuple(argv),
-        created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
         notes=(plan.dialect.note,) if plan.dialect.note else (),
     )
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 from transformers import AutoModelForCausalLM, GgufConfig
+from transformers.utils import logging
 
 from decoding import prompts, runs
 from decoding.table import Result
@@ -15,6 +16,7 @@ from dspark_runtime import LLM
 
 def load_judge(target: Path, threads: int) -> torch.nn.Module:
     """The same weights in transformers: a folder, or a GGUF file dequantised to float32."""
+    logging.disable_progress_bar()
     torch.set_num_threads(threads)
     if target.suffix == ".gguf":
         model = AutoModelForCausalLM.from_pretrained(

@@ -31,6 +31,8 @@ def foreign_format(fields: Fields) -> str | None:
 def dspark_config(fields: Fields, names: tuple[str, ...]) -> DSparkDraftConfig:
     """The configuration; `names` are the canonical names of the file's tensors. Raises CheckpointError."""
     rank = fields.integer("markov_rank", 0)
+    if rank < 0:
+        raise fields.wrong("markov_rank", "0 (no head) or more")
     head = fields.text("markov_head_type", "vanilla") if rank else "none"
     confidence = fields.flag("enable_confidence_head", False)
     decoder = draft_decoder(fields)

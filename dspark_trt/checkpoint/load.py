@@ -19,6 +19,13 @@ CONFIG = "config.json"
 
 def _locate(path: Path, role: str) -> Path:
     """A folder with a config.json, or a GGUF file. Raises CheckpointError."""
+    try:
+        return _look(path, role)
+    except OSError as error:  # no permission, a name too long
+        raise CheckpointError(f"{role}: {path} cannot be read ({error.strerror})") from None
+
+
+def _look(path: Path, role: str) -> Path:
     if not path.exists():
         raise CheckpointError(f"{role}: {path} does not exist")
     if not path.is_dir():

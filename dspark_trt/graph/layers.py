@@ -99,7 +99,8 @@ def mlp(ctx: Context, x: Value, config: DecoderConfig, tensors: Tensors, prefix:
     sizes = b.constant(np.array([width, width], np.int64))
     outs = (Out("gate", ("T", width)), Out("up", ("T", width)))
     gate, up = b.nodes("Split", (both, sizes), outs, axis=-1)
-    act = b.node("Swish", (gate,), Out("act", gate.shape))
+    # Not ONNX's Swish: ONNX Runtime expands that into four nodes, and fuses this pair into one.
+    act = b.node("Mul", (gate, b.node("Sigmoid", (gate,), Out("sigmoid", gate.shape))), Out("act", gate.shape))
     product = b.node("Mul", (act, up), Out("product", gate.shape))
     down_bias = tensors.load(f"{prefix}.down_proj.bias") if config.mlp_bias else None
     return linear(ctx, product, "down_proj", tensors.load(f"{prefix}.down_proj.weight"), down_bias)

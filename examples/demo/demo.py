@@ -15,7 +15,7 @@ from target import target_path
 
 ROOT = Path(__file__).resolve().parents[2]
 BUNDLE = "engines/smollm2"
-PROMPT = "Tom reads 18 pages a day. His book has 270 pages. How many days does he need to finish the book?"
+PROMPT = "Why do leaves change their color in autumn?"
 
 
 def run(title: str, *command: str) -> None:

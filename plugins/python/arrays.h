@@ -79,7 +79,9 @@ class Array {
       contiguous = contiguous && (size <= 1 || handle_.stride(i) == stride);
       stride *= size;
     }
-    if (!fits || !contiguous) refuse_shape(place, object, sizes, fits ? " with gaps or another order" : "");
+    // Without elements (stride is 0 by now) there is no order.
+    if (!fits || (!contiguous && stride != 0))
+      refuse_shape(place, object, sizes, fits ? " with gaps or another order" : "");
     data_ = static_cast<Pointer>(handle_.data());
     given_ = true;
   }

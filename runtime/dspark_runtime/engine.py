@@ -32,6 +32,8 @@ class Engine:
         self._detokenizers: dict[int, Detokenizer] = {}
         self.profiler = profiler if profiler is not None else Profiler()
         self.clock = clock
+        self.num_finished = 0
+        """Requests ended so far, aborted ones included."""
 
     @property
     def block_size(self) -> int:
@@ -114,6 +116,7 @@ class Engine:
     def _finish(self, request: Request, reason: str, stop_reason: str | int | None) -> None:
         request.finish_reason, request.stop_reason = reason, stop_reason
         request.finish_time = self.clock()
+        self.num_finished += 1
         detokenizer = self._detokenizers.pop(request.request_id, None)
         if detokenizer is not None:
             detokenizer.finish()

@@ -10,6 +10,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from numbers import Integral
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeGuard
@@ -156,14 +157,17 @@ class LLM:
             with self._lock:
                 for request, detokenizer in jobs:
                     self._open_engine().add(request, detokenizer)
-            finished = 0
+            finished = seen = 0
             while finished < len(jobs):
                 with self._lock:
-                    self._open_engine().step()
-                now = sum(request.is_finished for request, _ in jobs)
-                if now != finished and progress is not None:
-                    progress(now, len(jobs))
-                finished = now
+                    engine = self._open_engine()
+                    engine.step()
+                    ended, seen = engine.num_finished - seen, engine.num_finished
+                if ended:  # counted only then: there may be thousands of prompts
+                    now = sum(request.is_finished for request, _ in jobs)
+                    if now != finished and progress is not None:
+                        progress(now, len(jobs))
+                    finished = now
         finally:
             self._abort([request for request, _ in jobs])
         return [self._output(request, detokenizer) for request, detokenizer in jobs]
@@ -221,8 +225,11 @@ class LLM:
     def _prepare(self, prompt: Prompt, params: SamplingParams, streams: bool) -> tuple[Request, Detokenizer | None]:
         engine = self._open_engine()
         text = prompt if isinstance(prompt, str) else None
-        ids = self.tokenizer.encode(text, not isinstance(text, RenderedPrompt)) if text is not None else list(prompt)
-        request = make_request(self._next_id, text, ids, params, self.manifest, engine.clock())  # type: ignore[arg-type]
+        if isinstance(prompt, str):
+            ids = self.tokenizer.encode(prompt, add_special_tokens=not isinstance(prompt, RenderedPrompt))
+        else:
+            ids = [int(token) for token in prompt]
+        request = make_request(self._next_id, text, ids, params, self.manifest, engine.clock())
         self._next_id += 1
         detokenizer = None
         if streams or params.stop_strings:
@@ -319,11 +326,11 @@ def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     if isinstance(prompts, str):
         return [prompts]
     listed = list(prompts)
-    if listed and all(isinstance(entry, int) for entry in listed):
+    if listed and all(isinstance(entry, Integral) for entry in listed):
         return [listed]  # type: ignore[list-item]
     for entry in listed:
         if not isinstance(entry, str) and not (
-            isinstance(entry, Sequence) and all(isinstance(token, int) for token in entry)
+            isinstance(entry, Sequence) and all(isinstance(token, Integral) for token in entry)
         ):
             raise ConfigError(f"prompt is {type(entry).__name__}, wanted text or a list of token ids")
     return listed  # type: ignore[return-value]

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 class RequestStats:
     """Counts of tokens and seconds of one request.
 
-    emitted tokens = 1 (from the prompt) + accepted + rounds. Nothing after a stop is counted.
+    output_tokens = 1 (from the prompt) + accepted + rounds, less 1 where the output ended in an accepted proposal.
+    Nothing after a stop is counted.
     """
 
     rounds: int
@@ -29,8 +30,8 @@ class RequestStats:
 
     @property
     def accepted_length(self) -> float:
-        """Tokens per round, the target's own token INCLUDED: 1 to K+1; 0 without a round."""
-        return (self.accepted + self.rounds) / self.rounds if self.rounds else 0.0
+        """Tokens emitted per round, the target's own token INCLUDED: 1 to K+1; 0 without a round."""
+        return (self.output_tokens - 1) / self.rounds if self.rounds else 0.0
 
     @property
     def verify_length(self) -> float:

@@ -64,7 +64,8 @@ def filtered(logits: ArrayLike, sampling: Sampling) -> Filtered:
         mass = softmax(np.where(keep, scaled, -np.inf))[order]
         before = np.concatenate([[0.0], np.cumsum(mass)[:-1]])
         keep[order[before >= top_p]] = False
-        margin = min(margin, float(np.abs(before - top_p)[mass > 0].min()))
+        # The first token stays whatever p is.
+        margin = min(margin, float(np.abs(before - top_p)[1:][mass[1:] > 0].min(initial=np.inf)))
     if min_p > 0.0:
         mass = softmax(np.where(keep, scaled, -np.inf))
         bar = min_p * mass.max()

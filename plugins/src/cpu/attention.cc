@@ -573,7 +573,7 @@ void run(const dspark_attention_params& p, const dspark_parallel* parallel) {
       for (int64_t g = 0; g < p.num_kv_heads; ++g) plan.pieces.push_back({b, g, first, count});
     }
   }
-  if (at.packed() && p.num_slots > 0) {
+  if (at.packed()) {
     const int64_t used = p.query_lengths[p.num_slots] * p.num_heads * p.head_width;
     std::fill(p.output + used, p.output + p.num_tokens * p.num_heads * p.head_width, 0.f);
   }
@@ -604,9 +604,10 @@ void check(const dspark_attention_params& p) {
   if (p.causal < DSPARK_CAUSAL_NONE || p.causal > DSPARK_CAUSAL_LOWER_RIGHT) {
     refuse("attention: causal is " + std::to_string(p.causal) + ", needs 0 (none), 1 (upper_left) or 2 (lower_right)");
   }
-  if (p.num_tokens == 0) return;
-  need(p.query, kName, "query");
-  need(p.output, kName, "output");
+  if (p.num_tokens > 0) {
+    need(p.query, kName, "query");
+    need(p.output, kName, "output");
+  }
   if (p.query_form == DSPARK_PACKED_NHD) {
     need(p.query_lengths, kName, "query_lengths");
     need_cumulative(p.query_lengths, p.num_slots, p.num_tokens, kName, "query_lengths");

@@ -97,6 +97,9 @@ def run(args: argparse.Namespace) -> int:
     """Raises DsparkError for what the user can mend; main() turns it into one line."""
     if args.stream and args.json:
         raise ConfigError("generate: --stream and --json exclude each other")
+    for option in ("system", "stop"):
+        for text in _listed(getattr(args, option)):
+            check_text(f"--{option}", text)
     prompts = read_prompts(args.prompts)
     if args.stream and len(prompts) > 1:
         raise ConfigError(f"generate: --stream takes one prompt, {len(prompts)} were given")
@@ -150,12 +153,27 @@ def read_prompts(given: Sequence[tuple[str, str]] | None) -> list[str]:
     """Texts in the order given. ConfigError where there is none, or a file cannot be read as UTF-8."""
     if not given:
         raise ConfigError("generate: no prompt; give --prompt TEXT or --prompt-file FILE (- reads stdin)")
-    return [value if kind == "text" else _read_text(value) for kind, value in given]
+    return [check_text("--prompt", value) if kind == "text" else _read_text(value) for kind, value in given]
+
+
+def check_text(option: str, text: str) -> str:
+    """`text` as given; ConfigError where the shell passed bytes that are no UTF-8 (Python keeps them as surrogates)."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise ConfigError(f"generate: {option} is not UTF-8 text (character {error.start})") from None
+    return text
+
+
+def _listed(value: str | list[str] | None) -> list[str]:
+    return [] if value is None else [value] if isinstance(value, str) else value
 
 
 def _read_text(name: str) -> str:
     try:
         if name == "-":
+            if sys.stdin is None:
+                raise ConfigError("generate: --prompt-file - reads stdin, which is closed")
             data = sys.stdin.buffer.read(MAX_PROMPT_BYTES + 1)
         else:
             with Path(name).open("rb") as file:

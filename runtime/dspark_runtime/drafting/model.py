@@ -6,6 +6,8 @@ proposal where all were accepted), and rolling back is a smaller length.
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
+
 import numpy as np
 
 from dspark_runtime.contract import names
@@ -71,7 +73,8 @@ class ModelDrafter:
             inputs |= self._prefill_sampling.fill((plan.sampling,), np.array([end - 1], np.int32))
             # The proposal that this gives is not asked for: rounds start from the target's token.
             wants = plan.sampling.needs_draft_logits
-            self._run(binding, inputs, [len(plan.tokens) - 1], [plan.tokens[-1]], 0, wants)
+            # Not timed: the profile is one of rounds.
+            self._run(binding, inputs, [len(plan.tokens) - 1], [plan.tokens[-1]], 0, wants, nullcontext())
             self._packer.protect(plan.slot, end)
         return end
 
@@ -101,9 +104,8 @@ class ModelDrafter:
             last = [run[-1] for run in reading]
             # The node writes logits where a request of this very call needs them.
             wants = any(entry.needs_draft_logits for entry in sampling)
-            drawn, confidence, rows = self._run(
-                self._binding, inputs, (np.cumsum(counts) - 1).tolist(), last, step, wants
-            )
+            ends, timer = (np.cumsum(counts) - 1).tolist(), self._profiler.draft_session()
+            drawn, confidence, rows = self._run(self._binding, inputs, ends, last, step, wants, timer)
             tokens.array[going, step] = drawn
             confidences[going, step] = confidence
             if logits is not None and rows is not None:
@@ -134,6 +136,7 @@ class ModelDrafter:
         last_tokens: list[int],
         step: int,
         wants_logits: bool,
+        timer: AbstractContextManager[None],
     ) -> tuple[IntArray, FloatArray, FloatArray | None]:
         """One call: the next token [R], its confidence logit [R] and the distribution's logits [R, Vd] if wanted."""
         num_requests, vocab = len(logit_rows), self._info.draft_vocab
@@ -144,7 +147,7 @@ class ModelDrafter:
         inputs[names.BLOCK_OFFSET] = self._offsets[step]
         if self._host is not None:
             base = self._step_logits.view(num_requests, vocab)
-            with self._profiler.draft_session():
+            with timer:
                 binding.run(inputs, {names.LOGITS: base})
             drafted = self._host(base.array.reshape(num_requests, 1, vocab), None, inputs, wants_logits)
             wanted = None if drafted.logits is None else drafted.logits[:, 0]
@@ -152,7 +155,7 @@ class ModelDrafter:
         tokens = self._step_tokens.view(num_requests, 1)
         confidences = self._step_confidences.view(num_requests, 1)
         logits = self._step_logits.view(num_requests if wants_logits else 0, 1, vocab)
-        with self._profiler.draft_session():
+        with timer:
             binding.run(
                 inputs,
                 {names.DRAFT_TOKENS: tokens, names.CONFIDENCE_LOGITS: confidences, names.DRAFT_LOGITS: logits},

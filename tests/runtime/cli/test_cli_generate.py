@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from dspark_runtime.cli.main import main
 
 GREEDY = ("--temperature", "0", "--max-tokens", "12", "--ignore-eos")
 
@@ -123,6 +126,10 @@ def test_generate_profile_accounts_for_the_run(dspark: Callable, tiny_bundle: Pa
         (("--prompt", "x", "--prompt", "y", "--stream"), ("--stream takes one prompt",)),
         (("--prompt", "x", "--stream", "--json"), ("--stream and --json",)),
         (("--prompt-file", "absent.txt"), ("absent.txt", "No such file")),
+        (("--prompt-file", "."), ("--prompt-file .", "directory")),
+        (("--prompt", "a\udcff"), ("--prompt is not UTF-8", "character 1")),
+        (("--prompt", "x", "--system", "\udcff"), ("--system is not UTF-8",)),
+        (("--prompt", "x", "--stop", "end", "--stop", "\udcff"), ("--stop is not UTF-8",)),
     ],
 )
 def test_generate_bad_option_is_one_line(
@@ -136,6 +143,14 @@ def test_generate_bad_option_is_one_line(
 def test_generate_prompt_that_is_not_utf8_is_one_line(dspark: Callable, tiny_bundle: Path) -> None:
     error = dspark("generate", tiny_bundle, "--prompt-file", "-", stdin=b"abc\xff").error
     assert "not UTF-8" in error and "byte 3" in error
+
+
+def test_generate_dash_with_stdin_closed_is_one_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tiny_bundle: Path
+) -> None:
+    monkeypatch.setattr(sys, "stdin", None)
+    assert main(["generate", str(tiny_bundle), "--prompt-file", "-"]) == 2
+    assert capsys.readouterr().err == "dspark: error: generate: --prompt-file - reads stdin, which is closed\n"
 
 
 def test_generate_prompt_longer_than_the_limit_is_one_line(dspark: Callable, tiny_bundle: Path) -> None:

@@ -1,0 +1,160 @@
+"""What a user may get wrong in a build: one line on stderr, exit code 2, nothing written."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from dspark_runtime.contract import names
+from dspark_trt.cli import main
+from tests.tiny import make_dspark_draft, make_target
+
+
+@pytest.fixture
+def target(tiny_target: Path, tmp_path: Path) -> Path:
+    """A target folder of this test's own, to be damaged."""
+    return Path(shutil.copytree(tiny_target, tmp_path / "target"))
+
+
+def refusal(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    """Run the command line, assert exit code 2, and return its one line."""
+    try:
+        code = main([str(argument) for argument in arguments])
+    except SystemExit as stop:  # argparse's own way out
+        code = stop.code  # type: ignore[assignment]
+    captured = capsys.readouterr()
+    assert code == 2 and captured.out == ""
+    (line,) = captured.err.splitlines()
+    assert line.startswith("build_engines.py: error: ")
+    return line
+
+
+def test_build_missing_target_folder_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    line = refusal(capsys, "--target", tmp_path / "nowhere", "--output", tmp_path / "b")
+    assert "nowhere" in line and not (tmp_path / "b").exists()
+
+
+def test_build_config_without_weights_is_refused(
+    capsys: pytest.CaptureFixture[str], target: Path, tmp_path: Path
+) -> None:
+    (target / "model.safetensors").unlink()
+    line = refusal(capsys, "--target", target, "--output", tmp_path / "b")
+    assert "safetensors" in line and not (tmp_path / "b").exists()
+
+
+def test_build_truncated_weights_are_refused(capsys: pytest.CaptureFixture[str], target: Path, tmp_path: Path) -> None:
+    content = (target / "model.safetensors").read_bytes()
+    (target / "model.safetensors").write_bytes(content[: len(content) // 2])
+    line = refusal(capsys, "--target", target, "--output", tmp_path / "b")
+    assert "model.safetensors" in line and not (tmp_path / "b").exists()
+
+
+def test_build_unknown_architecture_is_refused(
+    capsys: pytest.CaptureFixture[str], target: Path, tmp_path: Path
+) -> None:
+    config = json.loads((target / "config.json").read_text())
+    (target / "config.json").write_text(json.dumps(config | {"architectures": ["MambaForCausalLM"]}))
+    line = refusal(capsys, "--target", target, "--output", tmp_path / "b")
+    assert "MambaForCausalLM" in line and "LlamaForCausalLM" in line
+
+
+def test_build_draft_of_another_vocabulary_is_refused(
+    capsys: pytest.CaptureFixture[str], target: Path, tmp_path: Path
+) -> None:
+    other = make_target(tmp_path / "other", vocab_size=300)
+    draft = make_dspark_draft(tmp_path / "draft", other)
+    line = refusal(capsys, "--target", target, "--draft", draft, "--output", tmp_path / "b")
+    assert "300" in line and "320" in line
+
+
+def test_build_output_that_is_no_bundle_is_refused_and_left_alone(
+    capsys: pytest.CaptureFixture[str], target: Path, tmp_path: Path
+) -> None:
+    output = tmp_path / "photos"
+    output.mkdir()
+    (output / "holiday.jpg").write_bytes(b"x")
+    line = refusal(capsys, "--target", target, "--output", output)
+    assert f"output {output} is a folder without {names.MANIFEST}" in line and "holiday.jpg" in line
+    assert [path.name for path in output.iterdir()] == ["holiday.jpg"]
+
+
+def test_build_output_that_is_a_file_is_refused(
+    capsys: pytest.CaptureFixture[str], target: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "b").write_text("x")
+    assert "is no folder" in refusal(capsys, "--target", target, "--output", tmp_path / "b")
+
+
+def test_build_output_that_cannot_be_written_is_refused(
+    capsys: pytest.CaptureFixture[str], target: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("x")
+    line = refusal(capsys, "--target", target, "--output", tmp_path / "file" / "b")
+    assert "cannot be written" in line and "give another folder" in line
+
+
+@pytest.mark.parametrize(
+    "arguments, wanted",
+    [
+        (("--block-size", "0"), "block_size is 0, needs [1, 16]"),
+        (("--block-size", "4"), "block_size is 4 but the build has no draft"),
+        (("--draft-vocab", "100"), "draft_vocab reduces the lm_head of a dspark draft"),
+        (("--max-batch-size", "0"), "max_batch_size is 0, needs [1, 256]"),
+        (("--max-seq-len", "513"), "max_seq_len is 513, but the target was trained for 512 positions"),
+        (("--max-seq-len", "1"), "max_seq_len is 1, needs >= 2"),
+        (("--backend", "tensorrt"), "backend is 'tensorrt', supported are onnxruntime"),
+        (("--backend", "tensorrt-rtx"), "backend is 'tensorrt-rtx', supported are onnxruntime"),
+        (("--dtype", "bfloat16"), "dtype is 'bfloat16', supported are float32"),
+        (("--quantize", "int4"), "quantize is 'int4', supported are none, int8"),
+        (("--draft-quantize", "fp8"), "draft_quantize is 'fp8', supported are none, int8"),
+        (("--draft-kind", "ngram"), "draft_kind is 'ngram', supported are auto, dspark, model, none"),
+        (("--draft-kind", "dflash"), "draft_kind is 'dflash', supported are auto, dspark, model, none"),
+        (("--draft-kind", "model"), "draft_kind is 'model' but no draft was given"),
+        (("--dialect", "onnx"), "dialect is 'onnx', supported are auto, trt, standard"),
+        (("--query-form", "ragged"), "query_form is 'ragged', supported are packed, padded"),
+        (("--max-seq-len", "many"), "invalid int value: 'many'"),
+        (("--colour", "red"), "unrecognized arguments: --colour red"),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, tuple) else "",
+)
+def test_build_option_out_of_range_is_refused(
+    capsys: pytest.CaptureFixture[str], target: Path, tmp_path: Path, arguments: tuple[str, ...], wanted: str
+) -> None:
+    assert wanted in refusal(capsys, "--target", target, "--output", tmp_path / "b", *arguments)
+    assert not (tmp_path / "b").exists()
+
+
+@pytest.mark.parametrize(
+    "arguments, wanted",
+    [
+        (("--block-size", "5"), "block_size is 5, but draft draft was trained for 4; give at most 4"),
+        (("--draft-vocab", "321"), "draft_vocab is 321, needs [2, 320] with this target"),
+        (("--draft-vocab", "9", "--draft-vocab-text", "no.txt"), "draft_vocab_text no.txt cannot be read"),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, tuple) else "",
+)
+def test_build_draft_option_that_does_not_fit_is_refused(
+    capsys: pytest.CaptureFixture[str], target: Path, tmp_path: Path, arguments: tuple[str, ...], wanted: str
+) -> None:
+    draft = make_dspark_draft(tmp_path / "draft", target)
+    base = ("--target", target, "--draft", draft, "--output", tmp_path / "b", "--dialect", "standard")
+    assert wanted in refusal(capsys, *base, *arguments)
+
+
+def test_build_json_summary_is_one_object(
+    capsys: pytest.CaptureFixture[str], tiny_target: Path, tiny_draft: Path, tmp_path: Path
+) -> None:
+    arguments = ["--target", tiny_target, "--draft", tiny_draft, "--output", tmp_path / "b", "--max-seq-len", "64"]
+    assert main([*map(str, arguments), "--json"]) == 0
+    summary = json.loads(capsys.readouterr().out)
+    assert (summary["output"], summary["draft_kind"], summary["block_size"]) == (str(tmp_path / "b"), "dspark", 4)
+    assert (summary["max_seq_len"], summary["draft_vocab"]) == (64, 320)
+
+
+def test_build_quiet_prints_nothing(capsys: pytest.CaptureFixture[str], tiny_target: Path, tmp_path: Path) -> None:
+    assert main(["--target", str(tiny_target), "--output", str(tmp_path / "b"), "--quiet"]) == 0
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err) == ("", "")

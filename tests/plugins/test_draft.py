@@ -1,0 +1,398 @@
+"""DSparkDraft: all heads, signals and modes against the float64 reference, and every complaint.
+
+Logits are compared with the reference given the operator's own tokens; tokens with the reference's choice from the
+operator's own logits: so float32 rounding in one position cannot hide a fault in the next.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from dspark_runtime import dspark_ops
+from tests.plugins.sampling import CLOSE, arrays
+from tests.reference import draft as reference
+from tests.reference.filters import Sampling
+
+HEADS = {"none": 0, "vanilla": 1, "gated": 2, "rnn": 3}
+SHAPES = {
+    # R, K, V, Vd, d, r
+    "tiny": (1, 1, 3, 3, 1, 1),
+    "odd": (2, 3, 67, 67, 5, 3),
+    "reduced": (3, 4, 1031, 517, 20, 33),
+    "wide_rank": (1, 2, 300, 257, 70, 130),
+    "demo": (2, 7, 49152, 8192, 96, 64),
+}
+
+
+class Block:
+    """Random weights and rows for one call; d2t where the draft's vocabulary is smaller than the target's."""
+
+    def __init__(self, shape: str, head: str, *, markov: bool = True, seed: int = 0) -> None:
+        self.R, self.K, self.V, self.Vd, self.d, self.r = SHAPES[shape]
+        self.head_type = HEADS[head]
+        rng = np.random.default_rng([seed, self.Vd, self.head_type])
+
+        def normal(*sizes: int, scale: float = 1.0) -> np.ndarray:
+            return (rng.normal(size=sizes) * scale).astype(np.float32)
+
+        self.base_logits = normal(self.R, self.K, self.Vd, scale=2.0)
+        self.hidden = normal(self.R, self.K, self.d)
+        self.anchor_tokens = rng.integers(0, self.V, self.R).astype(np.int32)
+        self.w1 = normal(self.V, self.r)
+        self.w2 = normal(self.Vd, self.r, scale=2.0 / np.sqrt(self.r))
+        gates = {2: (self.r, self.d + self.r), 3: (3 * self.r, 2 * self.r + self.d)}.get(self.head_type)
+        self.head_weight = None if gates is None else normal(*gates, scale=1.0 / np.sqrt(gates[1]))
+        self.head_bias = None if gates is None else normal(gates[0])
+        self.markov = markov
+        width = self.d + (self.r if markov else 0)
+        self.confidence_weight = normal(width, scale=1.0 / np.sqrt(width))
+        self.confidence_bias = normal(1)
+        chosen = np.sort(rng.choice(self.V, self.Vd, replace=False)).astype(np.int32)
+        self.d2t = chosen if self.Vd < self.V else None
+
+    def arguments(self, signal: str, requests: list[Sampling]) -> dict:
+        head = signal == "head"
+        return {
+            "base_logits": self.base_logits,
+            "hidden": self.hidden,
+            "anchor_tokens": self.anchor_tokens,
+            "markov_w1": self.w1,
+            "markov_w2": self.w2,
+            "head_weight": self.head_weight,
+            "head_bias": self.head_bias,
+            "confidence_weight": self.confidence_weight if head else None,
+            "confidence_bias": self.confidence_bias if head else None,
+            "confidence_with_markov": head and self.markov,
+            "d2t": self.d2t,
+            "head_type": self.head_type,
+            "signal": 0 if head else 1,
+            **arrays(requests),
+        }
+
+    def reference(self) -> reference.Head:
+        def wide(array: np.ndarray | None) -> np.ndarray | None:
+            return None if array is None else array.astype(np.float64)
+
+        return reference.Head(
+            head_type=self.head_type,
+            markov_w1=wide(self.w1),
+            markov_w2=wide(self.w2),
+            head_weight=wide(self.head_weight),
+            head_bias=wide(self.head_bias),
+            confidence_weight=wide(self.confidence_weight),
+            confidence_bias=wide(self.confidence_bias),
+            confidence_with_markov=self.markov,
+        )
+
+    def previous(self, tokens: np.ndarray, request: int) -> list[int]:
+        return [int(self.anchor_tokens[request]), *tokens[request, :-1].tolist()]
+
+
+def mixed(count: int, *, seed: int = 11, **options: object) -> list[Sampling]:
+    """Requests of all modes: greedy, rejection, coupled, cycling."""
+    return [
+        Sampling(accept_mode=i % 3, seed=seed + i, sample_index=i % 2, anchor_position=17 * i, **options)  # type: ignore[arg-type]
+        for i in range(count)
+    ]
+
+
+MODES = {
+    "greedy": {"accept_mode": 0},
+    "cold": {"accept_mode": 2, "temperature": 0.0},
+    "rejection": {"accept_mode": 1},
+    "coupled": {"accept_mode": 2},
+    "coupled_filtered": {"accept_mode": 2, "temperature": 0.7, "top_k": 40, "top_p": 0.95, "min_p": 0.01},
+    "rejection_top_p": {"accept_mode": 1, "temperature": 1.2, "top_p": 0.8},
+}
+
+
+@pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
+@pytest.mark.parametrize("signal", ["head", "top1"])
+@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("shape", [s for s in SHAPES if s != "demo"])
+def test_draft_logits_tokens_and_confidences_equal_reference(shape, head, signal, mode):
+    block = Block(shape, head)
+    requests = [Sampling(seed=5 + i, anchor_position=9 + i, sample_index=i, **mode) for i in range(block.R)]
+    tokens, confidences, logits = dspark_ops.draft(**block.arguments(signal, requests), want_draft_logits=True)
+    check_against_reference(block, requests, signal, tokens, confidences, logits)
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_draft_of_the_demo_shape_in_mixed_modes_equals_reference(head):
+    block = Block("demo", head)
+    requests = mixed(block.R, temperature=0.9)
+    for signal in ("head", "top1"):
+        tokens, confidences, logits = dspark_ops.draft(**block.arguments(signal, requests), want_draft_logits=True)
+        check_against_reference(block, requests, signal, tokens, confidences, logits)
+
+
+def check_against_reference(block, requests, signal, tokens, confidences, logits):
+    head = block.reference()
+    for r, sampling in enumerate(requests):
+        base, hidden = block.base_logits[r].astype(np.float64), block.hidden[r].astype(np.float64)
+        previous = block.previous(tokens, r)
+        np.testing.assert_allclose(logits[r], reference.head_logits(head, base, hidden, previous), rtol=2e-5, atol=2e-5)
+        if signal == "head":
+            want = reference.head_confidences(head, hidden, previous)
+        else:
+            want = reference.top1_confidences(logits[r].astype(np.float64))
+        np.testing.assert_allclose(confidences[r], want, rtol=2e-5, atol=2e-6)
+        for k in range(block.K):
+            token, margin = reference.choose(logits[r, k], sampling, k, block.d2t)
+            assert tokens[r, k] == token or margin < CLOSE
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_draft_without_kept_logits_gives_the_same_tokens_and_confidences(head):
+    block = Block("reduced", head)
+    arguments = block.arguments("top1", mixed(block.R))
+    tokens, confidences, logits = dspark_ops.draft(**arguments)
+    kept_tokens, kept_confidences, _ = dspark_ops.draft(**arguments, want_draft_logits=True)
+    assert logits is None
+    np.testing.assert_array_equal(tokens, kept_tokens)
+    np.testing.assert_array_equal(confidences, kept_confidences)
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_draft_results_do_not_depend_on_threads(head):
+    block = Block("demo", head)
+    arguments = block.arguments("top1", mixed(block.R))
+    for one, many in zip(
+        dspark_ops.draft(**arguments, want_draft_logits=True, parallel=False),
+        dspark_ops.draft(**arguments, want_draft_logits=True, parallel=True),
+        strict=True,
+    ):
+        np.testing.assert_array_equal(one, many)
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_draft_of_a_request_does_not_depend_on_its_neighbours(head):
+    block = Block("reduced", head)
+    requests = mixed(block.R)
+    together = dspark_ops.draft(**block.arguments("head", requests), want_draft_logits=True)
+    for r in range(block.R):
+        arguments = block.arguments("head", requests[r : r + 1])
+        for name in ("base_logits", "hidden", "anchor_tokens"):
+            arguments[name] = arguments[name][r : r + 1]
+        alone = dspark_ops.draft(**arguments, want_draft_logits=True)
+        for got, want in zip(alone, together, strict=True):
+            np.testing.assert_array_equal(got[0], want[r])
+
+
+@pytest.mark.parametrize("head", ["none", "vanilla", "gated"])
+def test_draft_run_column_by_column_with_block_offset_equals_the_block(head):
+    """A model draft calls the operator once per step: the counters must not start again."""
+    block = Block("reduced", head)
+    requests = mixed(block.R)
+    whole, _, _ = dspark_ops.draft(**block.arguments("top1", requests))
+    previous = block.anchor_tokens
+    for k in range(block.K):
+        arguments = block.arguments("top1", requests)
+        arguments["base_logits"] = np.ascontiguousarray(block.base_logits[:, k : k + 1])
+        arguments["hidden"] = np.ascontiguousarray(block.hidden[:, k : k + 1])
+        arguments["anchor_tokens"] = previous
+        step, _, _ = dspark_ops.draft(**arguments, block_offset=k)
+        np.testing.assert_array_equal(step[:, 0], whole[:, k])
+        previous = np.ascontiguousarray(step[:, 0])
+
+
+def test_draft_block_offset_changes_what_rejection_and_coupled_requests_draw():
+    """Negative control of the test above: at offset 0 the later columns would draw other numbers."""
+    block = Block("reduced", "none")
+    requests = [Sampling(accept_mode=1 + i % 2, seed=i, temperature=3.0) for i in range(block.R)]
+    first, _, _ = dspark_ops.draft(**block.arguments("top1", requests))
+    second, _, _ = dspark_ops.draft(**block.arguments("top1", requests), block_offset=1)
+    assert (first != second).any(axis=1).all()
+
+
+def test_draft_confidence_of_a_position_depends_on_the_token_before_it_only():
+    block = Block("odd", "vanilla")
+    requests = mixed(block.R)
+    _, confidences, _ = dspark_ops.draft(**block.arguments("head", requests))
+    arguments = block.arguments("head", requests)
+    arguments["base_logits"] = block.base_logits.copy()
+    arguments["base_logits"][:, -1] = np.roll(block.base_logits[:, -1], 1, axis=-1)
+    _, changed, _ = dspark_ops.draft(**arguments)
+    np.testing.assert_array_equal(changed, confidences)
+    arguments["anchor_tokens"] = (block.anchor_tokens + 1) % block.V
+    _, changed, _ = dspark_ops.draft(**arguments)
+    assert (changed[:, 0] != confidences[:, 0]).all()
+
+
+def test_draft_confidence_without_markov_input_ignores_the_tokens():
+    block = Block("odd", "vanilla", markov=False)
+    requests = mixed(block.R)
+    _, confidences, _ = dspark_ops.draft(**block.arguments("head", requests))
+    want = block.hidden.astype(np.float64) @ block.confidence_weight.astype(np.float64) + float(
+        block.confidence_bias[0]
+    )
+    np.testing.assert_allclose(confidences, want, rtol=1e-5, atol=1e-6)
+
+
+def test_draft_confidence_without_bias_is_the_plain_product():
+    block = Block("odd", "none")
+    with_bias = dspark_ops.draft(**block.arguments("head", mixed(block.R)))[1]
+    arguments = block.arguments("head", mixed(block.R))
+    arguments["confidence_bias"] = None
+    without = dspark_ops.draft(**arguments)[1]
+    np.testing.assert_allclose(with_bias - without, float(block.confidence_bias[0]), rtol=1e-4, atol=1e-5)
+
+
+def test_draft_confidence_from_nan_hidden_leaves_the_tokens_alone():
+    block = Block("odd", "vanilla")
+    arguments = block.arguments("head", mixed(block.R))
+    tokens, _, _ = dspark_ops.draft(**arguments)
+    arguments["hidden"] = np.full_like(block.hidden, np.nan)
+    got, confidences, _ = dspark_ops.draft(**arguments)
+    np.testing.assert_array_equal(got, tokens)
+    assert np.isnan(confidences).all()
+
+
+def test_draft_greedy_tie_takes_the_lowest_target_id():
+    rows = np.zeros((1, 1, 700), np.float32)
+    rows[0, 0, [300, 301, 650]] = 1.0
+    d2t = np.arange(700, dtype=np.int32) * 2 + 1
+    tokens, _, _ = dspark_ops.draft(
+        base_logits=rows, anchor_tokens=np.zeros(1, np.int32), d2t=d2t, **arrays([Sampling(accept_mode=0)])
+    )
+    assert tokens.tolist() == [[601]]
+
+
+@pytest.mark.parametrize(("others", "want"), [(-200.0, 80.0), (-np.inf, 80.0), (0.0, -np.log(9.0)), (-50.0, None)])
+def test_draft_top1_confidence_is_exact_far_from_and_near_certainty(others, want):
+    rows = np.full((1, 1, 10), others, np.float32)
+    rows[0, 0, 4] = 0.0
+    _, confidences, _ = dspark_ops.draft(
+        base_logits=rows, anchor_tokens=np.zeros(1, np.int32), **arrays([Sampling(accept_mode=0)])
+    )
+    # 9 others at e^-50: 1 - p is far below one rounding of p, and still known.
+    np.testing.assert_allclose(confidences[0, 0], 50.0 - np.log(9.0) if want is None else want, rtol=1e-6)
+
+
+def test_draft_top1_confidence_is_taken_before_the_filters_and_the_temperature():
+    block = Block("odd", "vanilla")
+    plain = dspark_ops.draft(**block.arguments("top1", [Sampling(accept_mode=0)] * block.R))[1]
+    cold = dspark_ops.draft(**block.arguments("top1", [Sampling(temperature=0.01, top_k=2, accept_mode=2)] * block.R))[
+        1
+    ]
+    np.testing.assert_array_equal(plain[:, 0], cold[:, 0])
+
+
+def test_draft_draws_use_target_ids_so_that_a_reduced_vocabulary_keeps_the_noise():
+    """With the same probabilities, a draft over a sub-vocabulary draws what the full one draws."""
+    rng = np.random.default_rng(3)
+    kept = np.sort(rng.choice(500, 60, replace=False)).astype(np.int32)
+    small = (rng.normal(size=60) * 2).astype(np.float32)
+    full = np.full(500, -np.inf, np.float32)
+    full[kept] = small
+    for seed in range(50):
+        options = arrays([Sampling(accept_mode=1 + seed % 2, seed=seed)])
+        anchor = np.zeros(1, np.int32)
+        first, _, _ = dspark_ops.draft(base_logits=small[None, None], anchor_tokens=anchor, d2t=kept, **options)
+        second, _, _ = dspark_ops.draft(base_logits=full[None, None], anchor_tokens=anchor, **options)
+        assert first.tolist() == second.tolist()
+
+
+def test_draft_outputs_passed_in_are_written_in_place():
+    block = Block("odd", "vanilla")
+    outputs = {
+        "draft_tokens": np.full((block.R, block.K), -7, np.int32),
+        "confidence_logits": np.full((block.R, block.K), np.nan, np.float32),
+        "draft_logits": np.full((block.R, block.K, block.Vd), np.nan, np.float32),
+    }
+    got = dspark_ops.draft(**block.arguments("head", mixed(block.R)), **outputs)
+    for array, passed in zip(got, outputs.values(), strict=True):
+        assert array is passed
+        assert np.isfinite(passed).all() and (passed != -7).all()
+
+
+@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("mode", [0, 1, 2])
+def test_draft_unusable_row_is_named_by_request_and_position(head, mode):
+    block = Block("reduced", head)
+    arguments = block.arguments("head", [Sampling(accept_mode=mode)] * block.R)
+    for value, words in ((np.nan, "hold NaN"), (np.inf, r"hold \+inf"), (-np.inf, "have no finite value")):
+        rows = block.base_logits.copy()
+        if value == -np.inf:
+            rows[1, 2] = value
+        else:
+            rows[1, 2, 400] = value
+        with pytest.raises(ValueError, match=f"logits of request 1, block position 2 {words}, wanted finite"):
+            dspark_ops.draft(**{**arguments, "base_logits": rows})
+
+
+def bad_cases():
+    def f(*values):
+        return np.array(values, np.float32)
+
+    def i(*values):
+        return np.array(values, np.int32)
+
+    block = Block("odd", "gated")
+    d2t = np.arange(67, dtype=np.int32)
+    twisted = d2t.copy()
+    twisted[5] = 4
+    return {
+        "temperature": ({"temperature": f(1, -0.5)}, r"temperature\[1\] is -0.5, wanted a finite number >= 0"),
+        "temperature_nan": ({"temperature": f(np.nan, 1)}, r"temperature\[0\] is nan"),
+        "top_k": ({"top_k": i(0, -1)}, r"top_k\[1\] is -1, wanted >= 0"),
+        "top_p": ({"top_p": f(0, 1)}, r"top_p\[0\] is 0, wanted \(0, 1\]"),
+        "top_p_high": ({"top_p": f(1, 1.5)}, r"top_p\[1\] is 1.5"),
+        "min_p": ({"min_p": f(0, 2)}, r"min_p\[1\] is 2, wanted \[0, 1\]"),
+        "accept_mode": ({"accept_mode": i(0, 3)}, r"accept_mode\[1\] is 3, wanted 0 \(greedy\)"),
+        "head_type": ({"head_type": 4}, "head_type is 4, wanted 0"),
+        "signal": ({"signal": 2}, "signal is 2, wanted 0"),
+        "anchor": (
+            {"anchor_tokens": i(3, 67)},
+            r"the anchor of request 1 is token 67, wanted an id in \[0, markov_rows",
+        ),
+        "anchor_negative": ({"anchor_tokens": i(-1, 3)}, "the anchor of request 0 is token -1"),
+        "no_w1": ({"markov_w1": None, "markov_w2": None}, "wanted"),
+        "no_w2": ({"markov_w2": None}, "markov_w2 is null, wanted an array"),
+        "no_gate": ({"head_weight": None}, "head_weight is null"),
+        "no_gate_bias": ({"head_bias": None}, "head_bias is null"),
+        "no_hidden": ({"hidden": None, "head_weight": None, "confidence_weight": None}, "head_weight is null"),
+        "no_confidence": ({"confidence_weight": None}, "confidence_weight is null"),
+        "gate_shape": (
+            {"head_weight": block.head_weight[:, :-1].copy()},
+            r"head_weight is float32 \[3, 7\].*= \[3, 8\]",
+        ),
+        "w2_shape": (
+            {"markov_w2": block.w2[:-1]},
+            r"markov_w2 is float32 \[66, 3\], wanted float32 \[Vd, r\] = \[67, 3\]",
+        ),
+        "d2t_order": ({"d2t": twisted}, r"d2t\[5\] is 4, wanted strictly ascending target ids in \[0, 67\)"),
+        "d2t_range": ({"d2t": d2t + 1}, r"d2t\[66\] is 67"),
+        "block_offset": ({"block_offset": -1}, "block_offset is -1, wanted 0 to"),
+        "dtype": ({"seed": i(1, 2)}, r"seed is int32 \[2\], wanted int64 \[R\] = \[2\]"),
+        "rank": (
+            {"base_logits": block.base_logits[0]},
+            r"base_logits is float32 \[3, 67\], wanted float32 \[R, K, Vd\]",
+        ),
+    }
+
+
+@pytest.mark.parametrize(("change", "message"), bad_cases().values(), ids=bad_cases())
+def test_draft_bad_argument_is_named_with_found_and_wanted(change, message):
+    block = Block("odd", "gated")
+    with pytest.raises(ValueError, match=message):
+        dspark_ops.draft(**{**block.arguments("head", mixed(block.R)), **change})
+
+
+def test_draft_proposal_beyond_the_embedding_is_refused():
+    """Without d2t a draft id is a target id: rows of W1 must cover it as soon as a later position embeds it."""
+    block = Block("odd", "vanilla")
+    arguments = block.arguments("top1", [Sampling(accept_mode=0)] * block.R)
+    rows = np.zeros_like(block.base_logits)
+    rows[..., 66] = 1e4
+    arguments.update(base_logits=rows, markov_w1=block.w1[:60].copy(), anchor_tokens=np.zeros(2, np.int32))
+    with pytest.raises(ValueError, match="a proposal of request 0 is token 66, wanted an id in"):
+        dspark_ops.draft(**arguments)
+
+
+def test_draft_without_requests_returns_empty_arrays():
+    tokens, confidences, _ = dspark_ops.draft(
+        base_logits=np.zeros((0, 3, 5), np.float32), anchor_tokens=np.zeros(0, np.int32), **arrays([])
+    )
+    assert tokens.shape == (0, 3) and confidences.shape == (0, 3)

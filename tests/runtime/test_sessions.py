@@ -1,0 +1,162 @@
+"""Engines that cannot be loaded or run, and the head file: one sentence each."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import struct
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dspark_runtime.sessions.onnxruntime as sessions
+from dspark_runtime import LLM, SamplingParams
+from dspark_runtime.contract.errors import BundleError, DsparkError
+from dspark_runtime.sessions.onnxruntime import OnnxRuntimeSession
+from dspark_runtime.sessions.operators import read_head
+from tests.runtime.conftest import THREADS
+from tests.tiny import write_safetensors
+
+GetBundle = Callable[[str], Path]
+GREEDY = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True)
+
+
+def test_graph_that_is_no_graph_is_a_fault_of_the_bundle(tmp_path: Path) -> None:
+    (tmp_path / "target.onnx").write_bytes(b"not a graph")
+    with pytest.raises(BundleError, match=r"target\.onnx: ONNX Runtime cannot load it"):
+        OnnxRuntimeSession(tmp_path / "target.onnx", False, THREADS)
+
+
+def test_bundle_with_our_operators_and_a_library_without_them_says_what_to_do(
+    bundle: GetBundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sessions, "has_onnxruntime_ops", lambda: False)
+    with pytest.raises(BundleError, match=r"which this installation's operator library lacks; .* --dialect standard"):
+        LLM(bundle("none"), num_threads=THREADS)
+    with LLM(bundle("none-standard"), num_threads=THREADS) as llm:
+        assert len(llm.generate([[5, 6]], GREEDY)[0].token_ids) == 12
+
+
+def test_standard_dialect_says_once_that_it_is_slower(bundle: GetBundle, caplog: pytest.LogCaptureFixture) -> None:
+    with LLM(bundle("good-standard"), num_threads=THREADS) as llm:
+        llm.generate([[5, 6]], GREEDY)
+    assert [record.levelname for record in caplog.records if "standard dialect" in record.message] == ["WARNING"]
+
+
+def test_step_that_an_operator_refuses_is_an_error_and_frees_the_slots(bundle: GetBundle) -> None:
+    with LLM(bundle("good"), num_threads=THREADS) as llm:
+        wanted = llm.generate([[5, 6]], GREEDY)[0].token_ids
+        for array in llm.executor.caches.values():
+            array[:] = np.nan
+        with pytest.raises(DsparkError, match=r"target\.onnx: the engine refused a step: .*"):
+            # Only rows of the own prompt are read: break one of them under way.
+            stream = llm.stream([5, 6, 7, 8], GREEDY)
+            for _ in stream:
+                llm.executor.caches["target_value.0"][0, :, 1] = np.nan
+        for array in llm.executor.caches.values():
+            array[:] = 0
+        assert llm.generate([[5, 6]] * 8, GREEDY)[7].token_ids == wanted
+
+
+def test_stale_rows_that_hold_nan_never_show(bundle: GetBundle) -> None:
+    with LLM(bundle("good"), num_threads=THREADS) as llm:
+        wanted = llm.generate([[5, 6, 7]] * 3, GREEDY)
+        for array in llm.executor.caches.values():
+            array[:] = np.nan
+        found = llm.generate([[5, 6, 7]] * 3, GREEDY)
+    assert [output.token_ids for output in found] == [output.token_ids for output in wanted]
+
+
+def test_two_threads_share_the_engines_and_get_their_own_texts(bundle: GetBundle) -> None:
+    prompts = [[5 + i, 9] for i in range(6)]
+    with LLM(bundle("good"), num_threads=THREADS) as llm:
+        alone = [llm.generate([prompt], GREEDY)[0].token_ids for prompt in prompts]
+        found: dict[int, Any] = {}
+
+        def work(part: int) -> None:
+            found[part] = [output.token_ids for output in llm.generate(prompts[part::2] * 4, GREEDY)]
+
+        threads = [threading.Thread(target=work, args=(part,)) for part in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert found == {part: alone[part::2] * 4 for part in range(2)}
+
+
+def with_generation_config(source: Path, folder: Path, values: dict[str, Any]) -> Path:
+    """A copy of a bundle whose generation_config.json says something else."""
+    shutil.copytree(source, folder)
+    data = json.dumps(values).encode()
+    (folder / "generation_config.json").write_bytes(data)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    for entry in manifest["files"]:
+        if entry["path"] == "generation_config.json":
+            entry["size"] = len(data)
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    return folder
+
+
+def test_defaults_of_the_checkpoint_apply_where_no_parameters_are_given(bundle: GetBundle, tmp_path: Path) -> None:
+    config = {"temperature": 0.7, "top_k": 20, "top_p": 0.8, "max_new_tokens": 5, "do_sample": True}
+    with LLM(with_generation_config(bundle("none"), tmp_path / "b", config), num_threads=THREADS) as llm:
+        assert llm.default_sampling_params == replace(
+            SamplingParams(), temperature=0.7, top_k=20, top_p=0.8, max_tokens=5
+        )
+        assert llm.generate([[5, 6]])[0].stats.output_tokens <= 5
+
+
+def test_default_penalty_that_is_not_supported_is_said_not_ignored(
+    bundle: GetBundle, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    LLM(
+        with_generation_config(bundle("none"), tmp_path / "b", {"repetition_penalty": 1.1}), num_threads=THREADS
+    ).close()
+    assert "repetition_penalty 1.1" in caplog.text
+
+
+def test_defaults_out_of_range_are_a_fault_of_the_bundle(bundle: GetBundle, tmp_path: Path) -> None:
+    folder = with_generation_config(bundle("none"), tmp_path / "b", {"top_p": 7})
+    with pytest.raises(BundleError, match=r"generation_config\.json: .*top_p is 7\.0"):
+        LLM(folder, num_threads=THREADS)
+
+
+def test_head_file_is_read_as_it_was_written(tmp_path: Path) -> None:
+    weights = {"markov_w1": np.arange(6, dtype=np.float32).reshape(3, 2), "confidence_bias": np.ones(1, np.float32)}
+    write_safetensors(tmp_path / "head", weights, "float32")
+    found = read_head(tmp_path / "head")
+    assert found.keys() == weights.keys()
+    for name, array in weights.items():
+        np.testing.assert_array_equal(found[name], array)
+
+
+def head(header: object, body: bytes = b"\0" * 8) -> bytes:
+    text = json.dumps(header).encode()
+    return struct.pack("<Q", len(text)) + text + body
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\xff" * 7,
+        struct.pack("<Q", 1 << 60) + b"{}",
+        struct.pack("<Q", 4) + b"nope",
+        head([]),
+        head({"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 16]}}),
+        head({"a": {"dtype": "F32", "shape": [3], "data_offsets": [0, 8]}}),
+        head({"a": {"dtype": "F32", "shape": [2], "data_offsets": [8, 0]}}),
+        head({"a": {"dtype": "BF16", "shape": [2], "data_offsets": [0, 4]}}),
+        head({"a": {"dtype": "F32", "shape": "x", "data_offsets": [0, 8]}}),
+        head({"a": 3}),
+    ],
+)
+def test_head_file_that_is_damaged_is_refused(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "head").write_bytes(data)
+    with pytest.raises(BundleError, match="damaged"):
+        read_head(tmp_path / "head")
