@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dspark_runtime import dspark_ops
+from dspark_runtime.oplib import library_path
 from tests.reference.cutoff import ALL, SURVIVAL, THRESHOLD, confidences, cutoff
 
 
@@ -152,3 +155,11 @@ def test_op_nanoseconds_grow_with_every_call_and_unknown_names_are_refused():
     with pytest.raises(ValueError, match="op is 'sort', wanted draft, cutoff, accept, kv_update or attention"):
         dspark_ops.op_nanoseconds("sort")
     assert dspark_ops.abi_version() == 1
+
+
+@pytest.mark.parametrize("op", ["draft", "cutoff", "accept"])
+def test_c_abi_null_params_are_an_invalid_argument_with_a_message(op):
+    library = ctypes.CDLL(str(library_path()))
+    library.dspark_last_error.restype = ctypes.c_char_p
+    assert getattr(library, f"dspark_{op}")(None, None) == 1
+    assert library.dspark_last_error().decode() == f"DSpark{op.capitalize()}: params is null, wanted an array"

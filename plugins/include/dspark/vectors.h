@@ -17,7 +17,6 @@ typedef float Float4 __attribute__((vector_size(16)));
 typedef int32_t Int16 __attribute__((vector_size(64)));
 typedef uint32_t Uint8 __attribute__((vector_size(32)));
 typedef double Double8 __attribute__((vector_size(64)));
-typedef int64_t Long8 __attribute__((vector_size(64)));
 typedef uint64_t Ulong8 __attribute__((vector_size(64)));
 
 /// Unaligned.

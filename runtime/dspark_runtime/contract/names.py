@@ -1,10 +1,10 @@
 """Names that the graphs, the bundle and the runtime share. Axis letters are defined here, once.
 
-    B  slots (rows of every cache)           T  packed tokens of a step
-    R  requests taking part in a step        N  rows of logits of a step (`logit_rows`)
-    K  block size, proposed tokens a round   Q  longest query of a step (padded forms only)
-    V  target vocabulary                     Vd draft vocabulary (V unless reduced)
-    H  query heads   Hkv  key/value heads    D  head width   S  cache capacity in tokens
+B  slots (rows of every cache)           T  packed tokens of a step
+R  requests taking part in a step        N  rows of logits of a step (`logit_rows`)
+K  block size, proposed tokens a round   Q  longest query of a step (padded forms only)
+V  target vocabulary                     Vd draft vocabulary (V unless reduced)
+H  query heads   Hkv  key/value heads    D  head width   S  cache capacity in tokens
 """
 
 FORMAT_VERSION = (1, 1)

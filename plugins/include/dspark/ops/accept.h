@@ -35,7 +35,7 @@ DSPARK_HD inline void write_outcome(const dspark_accept_params& params, int64_t 
 ///   draw_target(key), draw_residual(key): the token drawn from p_t, from max(p_t - p_d, 0) normalised (or from p_t
 ///   where that mass is 0 or not finite).
 template <class Rows>
-bool accept_request(const dspark_accept_params& params, int64_t request, Rows& rows) {
+DSPARK_HD bool accept_request(const dspark_accept_params& params, int64_t request, Rows& rows) {
   const Sampling sampling = sampling_of(params.sampling, request);
   const int64_t first_row = params.row_offsets[request];
   const int64_t verify_length = params.row_offsets[request + 1] - first_row - 1;

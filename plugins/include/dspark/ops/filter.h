@@ -44,21 +44,21 @@ DSPARK_HD inline Sampling sampling_of(const dspark_sampling& all, int64_t reques
           all.anchor_position[request]};
 }
 
-DSPARK_HD inline int64_t float_bits(double value) {
-  int64_t bits;
+DSPARK_HD inline uint64_t float_bits(double value) {
+  uint64_t bits;
   memcpy(&bits, &value, sizeof bits);
   return bits;
 }
 
-DSPARK_HD inline double float_of_bits(int64_t bits) {
+DSPARK_HD inline double float_of_bits(uint64_t bits) {
   double value;
   memcpy(&value, &bits, sizeof value);
   return value;
 }
 
 #if !defined(__CUDACC__)
-DSPARK_INLINE Long8 float_bits(const Double8& value) { return (Long8)value; }
-DSPARK_INLINE Double8 float_of_bits(const Long8& bits) { return (Double8)bits; }
+DSPARK_INLINE Ulong8 float_bits(const Double8& value) { return (Ulong8)value; }
+DSPARK_INLINE Double8 float_of_bits(const Ulong8& bits) { return (Double8)bits; }
 #endif
 
 /// exp(x) for x in [-inf, 0], relative error below 1e-15; exactly 1 at 0 and 0 below -708. Real: double or Double8.
