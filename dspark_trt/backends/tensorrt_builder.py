@@ -43,7 +43,7 @@ class EngineJob:
     """Of the bundle in the making: what the engine must fit."""
     profiles: tuple[Profile, ...]
     compute_capabilities: tuple[str, ...]
-    """To build for, such as `8.6`; empty for all that the library and the type allow (RTX), or the GPU here."""
+    """To build for, such as `8.6`; empty for the GPU of this machine, on which kernels are timed then."""
     plugins: tuple[Path, ...]
     """Libraries with the creators of the graph's plugin nodes."""
     inspect: Path | None
@@ -67,12 +67,11 @@ def build_engine(trt: Any, job: EngineJob, progress: Progress) -> CompiledInfo:
     check_network(job.graph.name, description, job.manifest, job.role)
 
     config = builder.create_builder_config()
-    names: tuple[str, ...] = ()
-    if job.library == "tensorrt_rtx":
-        names = target_names(trt, job.compute_capabilities, job.manifest.target.dtype)
-        config.num_compute_capabilities = len(names)
-        for index, name in enumerate(names):
-            config.set_compute_capability(trt.ComputeCapability.__members__[name], index)
+    if job.compute_capabilities:
+        names = supported_capabilities(trt)
+        config.num_compute_capabilities = len(job.compute_capabilities)
+        for index, capability in enumerate(job.compute_capabilities):
+            config.set_compute_capability(trt.ComputeCapability.__members__[names[capability]], index)
     for profile in job.profiles:
         if config.add_optimization_profile(make_profile(builder, network, profile)) < 0:
             raise BuildError(f"{job.graph.name}: profile {profile.name} is refused{log.last_error()}")
@@ -89,12 +88,11 @@ def build_engine(trt: Any, job: EngineJob, progress: Progress) -> CompiledInfo:
         file.write(plan)
     if job.inspect is not None:
         job.inspect.write_text(describe_layers(trt, logger, plan, description, bool(gpus)), encoding="utf-8")
-    gpu = gpus[0] if gpus and not names else None
-    capabilities = tuple(_dotted(name) for name in names) or tuple(found.compute_capability for found in gpus[:1])
+    gpu = gpus[0] if gpus and not job.compute_capabilities else None
     return CompiledInfo(
         library=job.library,
         library_version=trt.__version__,
-        compute_capabilities=capabilities,
+        compute_capabilities=(gpu.compute_capability,) if gpu is not None else job.compute_capabilities,
         gpu=gpu.name if gpu is not None else None,
         profiles=log.with_memory(job.profiles),
         tensors=expected_tensors(job.manifest, job.role),
@@ -125,20 +123,6 @@ def check_network(where: str, network: Network, manifest: Manifest, role: str) -
         more = f" and {len(faults) - MAX_FAULTS} more" if len(faults) > MAX_FAULTS else ""
         first = "; ".join(faults[:MAX_FAULTS])
         raise BuildError(f"{where} did not become what the manifest says: {first}{more}; this is a bug")
-
-
-def target_names(trt: Any, wanted: tuple[str, ...], dtype: str) -> tuple[str, ...]:
-    """Names of the library's ComputeCapability for `wanted`; for () all that have the arithmetic of `dtype`."""
-    known = supported_capabilities(trt)
-    # bfloat16 came with compute capability 8.0.
-    usable = {text: name for text, name in known.items() if dtype != "bfloat16" or float(text) >= 8.0}
-    for text in wanted:
-        if text not in known:
-            raise BuildError(f"compute capability {text} is none that the library builds for: {', '.join(known)}")
-        if text not in usable:
-            todo = f"build with --dtype float16, or for {', '.join(usable)}"
-            raise BuildError(f"compute capability {text} has no {dtype}; {todo}")
-    return tuple(usable[text] for text in (wanted or usable))
 
 
 def supported_capabilities(trt: Any) -> dict[str, str]:

@@ -15,6 +15,7 @@ from dspark_runtime.contract.errors import BuildError
 from dspark_runtime.contract.manifest import dump_manifest, parse_object
 from dspark_trt.backends.base import ENGINES, CompileJob, Dialect, Report
 from dspark_trt.backends.tensorrt_process import run_job
+from dspark_trt.backends.tensorrt_targets import choose_targets
 from dspark_trt.config import BuildConfig
 
 MODULES = ("tensorrt_rtx", "tensorrt_rtx_bindings")
@@ -34,6 +35,7 @@ class TensorRtRtxBackend:
         self._config = config
         self._module = find_module(MODULES)
         self._version = ""
+        self._targets: tuple[str, ...] = ()
 
     def choose_dialect(self, wanted: str) -> Dialect:
         if wanted == "standard":
@@ -47,14 +49,15 @@ class TensorRtRtxBackend:
             )
         known = run_job({"task": "describe", "module": self._module}, lambda phase, share: None)
         self._version = known["version"]
-        check_capabilities(self._config.compute_capabilities, known["compute_capabilities"])
+        known_targets = known["compute_capabilities"]
+        self._targets = choose_targets(self._config.compute_capabilities, known_targets, self._config.arithmetic)
         return Dialect("trt", query_form="padded", operators="host")
 
     def compile(self, job: CompileJob, report: Report) -> CompiledInfo:
         engine = ENGINES[job.role]
         report(f"compile {engine}", weight=GRAPH_WEIGHT)
         assert self._module is not None
-        task = engine_task(self._config, job, self._module, LIBRARY, plugins=())
+        task = engine_task(self._config, job, self._module, LIBRARY, targets=self._targets)
         result = run_job(task, lambda phase, share: report(f"compile {engine}", inside=share))
         return parse_object(result, CompiledInfo, engine)
 
@@ -63,9 +66,15 @@ class TensorRtRtxBackend:
 
 
 def engine_task(
-    config: BuildConfig, job: CompileJob, module: str, library: str, plugins: Sequence[str]
+    config: BuildConfig,
+    job: CompileJob,
+    module: str,
+    library: str,
+    *,
+    targets: Sequence[str] = (),
+    plugins: Sequence[str] = (),
 ) -> dict[str, object]:
-    """The worker's job for one graph: the engine lands beside it."""
+    """The worker's job for one graph: the engine lands beside it. Fields as in tensorrt_builder.EngineJob."""
     folder = job.graph.parent
     return {
         "task": "build",
@@ -76,7 +85,7 @@ def engine_task(
         "role": job.role,
         "manifest": dump_manifest(job.manifest),
         "prefill_chunk": config.prefill_chunk,
-        "compute_capabilities": config.compute_capabilities,
+        "compute_capabilities": list(targets),
         "plugins": list(plugins),
         "inspect": str(folder / names.LAYERS.format(job.role)) if config.inspect_engine else None,
     }
@@ -85,12 +94,3 @@ def engine_task(
 def find_module(candidates: Sequence[str]) -> str | None:
     """The first of the modules that is installed; none is imported."""
     return next((name for name in candidates if find_spec(name) is not None), None)
-
-
-def check_capabilities(wanted: Sequence[str], known: Sequence[str]) -> None:
-    """BuildError for one that the library does not build for; said before anything is written."""
-    for capability in wanted:
-        if capability not in known:
-            raise BuildError(
-                f"compute capability {capability} is none that this library builds for; choose among {', '.join(known)}"
-            )

@@ -109,8 +109,8 @@ def test_bundle_path_outside_the_folder_is_refused(tmp_path: Path, path: str) ->
 
 
 def test_bundle_of_another_backend_is_refused(tmp_path: Path) -> None:
-    write(tmp_path, replace(make_manifest(), files=entries(FILES), backend="tensorrt"))
-    assert "built for backend 'tensorrt', this runtime runs onnxruntime" in refused(tmp_path)
+    write(tmp_path, replace(make_manifest(), files=entries(FILES), backend="openvino"))
+    assert "built for backend 'openvino', this runtime knows onnxruntime, tensorrt-rtx, tensorrt" in refused(tmp_path)
 
 
 def test_bundle_manifest_that_is_not_text_is_refused(tmp_path: Path) -> None:

@@ -11,7 +11,9 @@ from typing import Any
 import onnx
 import pytest
 
+from dspark_runtime.contract.errors import BundleError
 from dspark_runtime.contract.manifest import Manifest
+from dspark_runtime.oplib import has_onnxruntime_ops
 from dspark_trt.backends import Dialect
 from dspark_trt.backends.tensorrt_builder import Log, make_logger, parse_graph
 from dspark_trt.backends.tensorrt_network import Network, read_network
@@ -28,6 +30,18 @@ def library() -> Any:
     if name is None:
         pytest.skip("TensorRT-RTX is not installed (pip install 'dspark-trt[tensorrt-rtx]')")
     return importlib.import_module(name)
+
+
+def _has_operators() -> bool:
+    try:
+        return has_onnxruntime_ops()
+    except BundleError:
+        return False
+
+
+needs_operators = pytest.mark.skipif(
+    not _has_operators(), reason="the installed operator library has no ONNX Runtime operators"
+)
 
 
 @dataclass(frozen=True)
@@ -47,8 +61,8 @@ def ignore(part: str, *, weight: int = 1, inside: float | None = None) -> None:
 
 def write(folder: Path, target: Path, draft: Path | None, dialect: Dialect = RTX, **options: Any) -> Written:
     """The graphs of a build for `tensorrt-rtx`, not compiled."""
-    options = {"max_batch_size": 4, "max_seq_len": 64, **options}
-    config = BuildConfig(target=target, draft=draft, output=folder / "unused", backend="tensorrt-rtx", **options)
+    options = {"backend": "tensorrt-rtx", "max_batch_size": 4, "max_seq_len": 64, **options}
+    config = BuildConfig(target=target, draft=draft, output=folder / "unused", **options)
     plan = make_plan(config, dialect)
     folder.mkdir(parents=True, exist_ok=True)
     write_graphs(plan, folder, ignore)

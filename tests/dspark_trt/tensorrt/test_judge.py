@@ -305,5 +305,5 @@ def test_judge_names_block_rows_that_see_a_causal_mask(rtx: Any, tmp_path: Path,
 def test_build_refuses_a_faulty_network_in_one_sentence(rtx: Any, tmp_path: Path, written: Written) -> None:
     folder = shutil.copytree(written.folder, tmp_path / "graphs")
     network = parse(rtx, doctor(folder / "target.onnx", _missing_alias))
-    with pytest.raises(BuildError, match="did not become what the manifest says: cache target_key.1 is updated into"):
+    with pytest.raises(BuildError, match=r"did not become what the manifest says: cache target_key\.1 is updated into"):
         check_network("target.onnx", network, written.manifest, "target")
