@@ -15,7 +15,7 @@ def confidences(logits: ArrayLike, temperatures: ArrayLike | None) -> NDArray[np
     usable = np.isfinite(logits)
     with np.errstate(over="ignore"):
         values = 1.0 / (1.0 + np.exp(-np.where(usable, logits, 0.0) / scale))
-    return np.where(usable, values, 0.0)
+    return np.where(usable, values, 0.0).astype(np.float64)
 
 
 def cutoff(
@@ -30,7 +30,7 @@ def cutoff(
     all: K; threshold(tau): longest prefix with every c_i >= tau; survival(tau): with every a_i >= tau; then clamped.
     """
     values = confidences(logits, temperatures)
-    survivals = np.cumprod(values, axis=1)
+    survivals = np.cumprod(values, axis=1).astype(np.float64)
     lengths = []
     for row, products, policy, tau, limit in zip(
         values, survivals, np.asarray(policies), np.asarray(thresholds), np.asarray(max_verify), strict=True

@@ -77,7 +77,8 @@ def head_confidences(head: Head, hidden: Array, previous: list[int]) -> Array:
         assert head.markov_w1 is not None
         rows = np.concatenate([hidden, head.markov_w1[previous]], axis=1)
     bias = 0.0 if head.confidence_bias is None else float(head.confidence_bias[0])
-    return rows @ head.confidence_weight + bias
+    confidences: Array = rows @ head.confidence_weight + bias
+    return confidences
 
 
 def top1_confidences(logits: Array) -> Array:
@@ -87,7 +88,7 @@ def top1_confidences(logits: Array) -> Array:
         best = int(np.argmax(row))
         with np.errstate(divide="ignore"):
             values.append(-np.log(np.exp(np.delete(row, best) - row[best]).sum()))
-    return np.clip(np.array(values), -80.0, 80.0)
+    return np.clip(np.array(values, dtype=np.float64), -80.0, 80.0).astype(np.float64)
 
 
 def choose(logits: ArrayLike, sampling: Sampling, block_position: int, d2t: ArrayLike | None) -> tuple[int, float]:

@@ -38,8 +38,9 @@ class Filtered:
 
 
 def softmax(logits: NDArray[np.float64]) -> NDArray[np.float64]:
-    weights = np.exp(logits - logits.max())
-    return weights / weights.sum()
+    weights: NDArray[np.float64] = np.exp(logits - logits.max())
+    probabilities: NDArray[np.float64] = weights / weights.sum()
+    return probabilities
 
 
 def filtered(logits: ArrayLike, sampling: Sampling) -> Filtered:

@@ -56,4 +56,5 @@ def gumbel(seed: int, position: int, purpose: int, k: int, sample_index: int, id
     """g = -log(-log1p(-w)) for every target id: word id & 3 of group id >> 2."""
     ids = np.asarray(ids, dtype=np.int64)
     words = _words(seed, position, purpose, k, sample_index, ids >> 2)[np.arange(len(ids)), ids & 3]
-    return -np.log(-np.log1p(-(words.astype(np.float64) + 0.5) * 2.0**-32))
+    noise: NDArray[np.float64] = -np.log(-np.log1p(-(words.astype(np.float64) + 0.5) * 2.0**-32))
+    return noise
