@@ -96,7 +96,10 @@ DRIVER = """
 int cuInit(unsigned flags) { return INIT; }
 int cuDeviceGetCount(int* count) { *count = 2; return 0; }
 int cuDeviceGet(int* device, int index) { *device = 40 + index; return index == BROKEN ? 101 : 0; }
-int cuDeviceGetName(char* name, int size, int device) { strncpy(name, device == 40 ? "First" : "Second", size); return 0; }
+int cuDeviceGetName(char* name, int size, int device) {
+  strncpy(name, device == 40 ? "First" : "Second", size);
+  return 0;
+}
 int cuDeviceGetAttribute(int* value, int attribute, int device) {
   *value = attribute == 75 ? (device == 40 ? 12 : 8) : attribute == 76 ? (device == 40 ? 0 : 9) : -1;
   return 0;

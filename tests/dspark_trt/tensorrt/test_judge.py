@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from onnx import TensorProto, helper
 from dspark_runtime.contract.errors import BuildError
 from dspark_trt.backends.tensorrt_builder import check_network
 from dspark_trt.backends.tensorrt_judge import judge
+from dspark_trt.backends.tensorrt_network import Edge, Layer, Network
 from tests.dspark_trt.tensorrt.networks import Written, doctor, library, node, parse, write
 from tests.tiny import make_dspark_draft, make_target
 
@@ -307,3 +309,85 @@ def test_build_refuses_a_faulty_network_in_one_sentence(rtx: Any, tmp_path: Path
     network = parse(rtx, doctor(folder / "target.onnx", _missing_alias))
     with pytest.raises(BuildError, match=r"did not become what the manifest says: cache target_key\.1 is updated into"):
         check_network("target.onnx", network, written.manifest, "target")
+
+
+# --- faults that no graph of ours can have, doctored into the description ---------------------
+
+
+@pytest.fixture(scope="module")
+def network(rtx: Any, written: Written) -> Network:
+    return parse(rtx, written.graph("target"))
+
+
+def changed(network: Network, name: str, change: Callable[[Layer], Layer]) -> Network:
+    """The network with the layers whose name begins with `name` replaced."""
+    layers = tuple(change(layer) if layer.name.startswith(name) else layer for layer in network.layers)
+    assert layers != network.layers
+    return replace(network, layers=layers)
+
+
+def with_facts(**facts: str) -> Callable[[Layer], Layer]:
+    return lambda layer: replace(layer, facts={**layer.facts, **facts})
+
+
+def as_kind(kind: str) -> Callable[[Layer], Layer]:
+    return lambda layer: replace(layer, kind=kind)
+
+
+UPDATE = "layers.1.self_attn.target_key_present/"
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        (UPDATE, with_facts(update_form="PADDED_BHND"), "cache target_key.1 is updated in form PADDED_BHND and mode"),
+        (UPDATE, with_facts(mode="RING"), "cache target_key.1 is updated in form PACKED_NHD and mode RING"),
+        (UPDATE, with_facts(update_lengths=""), "cache target_key.1 reads nothing, wanted update_lengths"),
+        (UPDATE, with_facts(update_lengths="kv_lengths"), "cache target_key.1 reads kv_lengths, wanted update_lengths"),
+        (
+            UPDATE,
+            lambda layer: replace(layer, inputs=(layer.inputs[0], None, *layer.inputs[2:])),
+            "cache target_key.1 is updated with nothing, wanted [T, 2, 16]",
+        ),
+        (UPDATE, as_kind("IDENTITY"), "cache target_key.1 has no KV_CACHE_UPDATE layer of its own"),
+        (UPDATE, as_kind("IDENTITY"), "11 KV_CACHE_UPDATE layers, wanted 12"),
+        (ATTENTION, with_facts(query_form="PACKED_NHD"), "reads PACKED_NHD, PADDED_BHND, wanted PADDED_BHND"),
+        (ATTENTION, as_kind("IDENTITY"), "3 attention layers, wanted 4"),
+    ],
+)  # fmt: skip
+def test_judge_names_a_fault_of_a_layers_attributes(
+    network: Network, written: Written, name: str, change: Callable[[Layer], Layer], message: str
+) -> None:
+    faults = judge(changed(network, name, change), written.manifest, "target")
+    assert any(message in fault for fault in faults), faults
+
+
+def test_judge_names_float32_that_leaves_a_norm_by_two_ways(network: Network, written: Written) -> None:
+    """The widened stream also feeds another layer, which narrows it again."""
+    norm = next(layer for layer in network.layers if layer.kind == "REDUCE")
+    edge = norm.inputs[0]
+    assert edge is not None and edge.dtype == "float32"
+    second = Layer("second", "CAST", (edge,), (Edge("narrow", "bfloat16", edge.shape),))
+    faults = judge(replace(network, layers=(*network.layers, second)), written.manifest, "target")
+    assert any("and leaves the normalisation 2 times" in fault for fault in faults), faults
+
+
+def test_judge_names_float32_that_reaches_an_output(network: Network, written: Written) -> None:
+    norm = next(layer for layer in network.layers if layer.kind == "REDUCE")
+    (edge,) = norm.outputs
+    faults = judge(replace(network, outputs=(*network.outputs, edge)), written.manifest, "target")
+    assert any(f"and reaches output {edge.name}" in fault for fault in faults), faults
+
+
+def test_judge_names_two_streams_that_meet_in_float32(network: Network, written: Written) -> None:
+    norm = next(layer for layer in network.layers if layer.kind == "REDUCE")
+    wide = norm.inputs[0]
+    assert wide is not None
+    other = Edge("other", "bfloat16", wide.shape)
+    maker = Layer("maker", "SELECT", (), (other,))
+    cast = Layer("cast", "CAST", (other,), (Edge("other.wide", "float32", wide.shape),))
+    meeting = Layer(
+        "meeting", "ELEMENTWISE", (wide, cast.outputs[0]), (Edge("sum", "float32", wide.shape),), {"op": "PROD"}
+    )
+    faults = judge(replace(network, layers=(*network.layers, maker, cast, meeting)), written.manifest, "target")
+    assert any("and meets other.wide" in fault for fault in faults), faults
