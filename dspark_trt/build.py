@@ -124,6 +124,7 @@ def write_graphs(plan: Plan, folder: Path, report: Callable[[str], None]) -> Non
         query_form=plan.query_form,
         operators=plan.operators,
         cache_capacity=plan.limits.cache_capacity,
+        max_step_tokens=plan.limits.max_batch_size * max(plan.pass_size, plan.block_size + 1),
         quantize=plan.config.quantize,
         report=report,
         dtype=plan.config.arithmetic,

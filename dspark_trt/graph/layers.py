@@ -110,8 +110,13 @@ def mlp(ctx: Context, x: Value, config: DecoderConfig, tensors: Tensors, prefix:
 
 
 def make_rope(ctx: Context, rope: RopeConfig, head_dim: int) -> RopeTables:
-    """Tables for every row a cache can hold, [S, D/2] each."""
-    cos, sin = rope_tables(rope, head_dim, ctx.options.cache_capacity)
+    """Tables for every row a cache can hold, [S, D/2] each.
+
+    At least as many rows as a step has tokens: ONNX Runtime takes the packed tokens for one sequence
+    and refuses a sequence longer than the table, whatever its positions.
+    """
+    rows = max(ctx.options.cache_capacity, ctx.options.max_step_tokens)
+    cos, sin = rope_tables(rope, head_dim, rows)
     return RopeTables(ctx.builder.weight("rope.cos", cos), ctx.builder.weight("rope.sin", sin))
 
 

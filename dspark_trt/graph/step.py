@@ -42,6 +42,8 @@ class GraphOptions:
     """`graph`: DSpark operators are nodes; `host`: the graph ends at logits and hidden states."""
     cache_capacity: int
     """S."""
+    max_step_tokens: int
+    """Most packed tokens a round can have: B requests with a whole block each."""
     quantize: str
     """`none` or `int8`, of linear layers."""
     report: Callable[[str], None]

@@ -41,6 +41,7 @@ def _variants(tmp: Path, target: Path) -> dict[str, Callable[[], dict[str, Any]]
         "good-padded": lambda: {"draft": dspark(**good), "query_form": "padded"},
         "itself-padded": lambda: {"draft": target, "draft_kind": "model", "block_size": 4, "query_form": "padded"},
         "good-int8": lambda: {"draft": dspark(**good), "quantize": "int8", "draft_quantize": "int8"},
+        "good-wide": lambda: {"draft": dspark(**good), "max_batch_size": 12, "max_seq_len": 32},
         "none-standard": lambda: {"dialect": "standard"},
         "good-standard": lambda: {"draft": dspark(**good), "dialect": "standard"},
         "reduced-standard": lambda: {"draft": dspark(**good), "draft_vocab": 200, "dialect": "standard"},

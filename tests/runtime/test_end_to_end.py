@@ -50,6 +50,15 @@ def test_greedy_speculative_equals_plain_token_for_token(
         assert ids(llm.generate(PROMPTS[:batch], params)) == plain_greedy[:batch]
 
 
+def test_round_with_more_tokens_than_cache_rows_equals_plain(shared_llm: GetLLM) -> None:
+    llm = shared_llm("good-wide")
+    assert llm.manifest.limits.max_batch_size * (llm.manifest.draft.block_size + 1) > llm.manifest.limits.cache_capacity
+    prompts = [prompt[:6] for prompt in [*PROMPTS, *PROMPTS[:2]]]
+    params = replace(GREEDY, max_tokens=20)
+    plain = ids(llm.generate(prompts, replace(params, speculative=PLAIN)))
+    assert ids(llm.generate(prompts, replace(params, speculative=ALL))) == plain
+
+
 def test_int8_speculative_equals_int8_plain_in_any_batch(shared_llm: GetLLM) -> None:
     llm = shared_llm("good-int8")
     plain = [llm.generate([prompt], replace(GREEDY, speculative=PLAIN))[0].token_ids for prompt in PROMPTS]
