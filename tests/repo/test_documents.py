@@ -60,6 +60,7 @@ def test_make_targets_that_documents_name_exist() -> None:
 # option or command of a document -> why no parser of ours knows it
 FOREIGN_OPTIONS = {
     "--editable": "pip",
+    "--gpus": "docker",
     "--no-deps": "pip",
     "--strict": "mypy",
 }
