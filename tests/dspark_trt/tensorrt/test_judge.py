@@ -13,10 +13,12 @@ import pytest
 from onnx import TensorProto, helper
 
 from dspark_runtime.contract.errors import BuildError
-from dspark_trt.backends.tensorrt_builder import check_network
+from dspark_trt.backends import CompileJob
 from dspark_trt.backends.tensorrt_judge import judge
 from dspark_trt.backends.tensorrt_network import Edge, Layer, Network
-from tests.dspark_trt.tensorrt.networks import Written, doctor, library, node, parse, write
+from dspark_trt.backends.tensorrt_rtx import TensorRtRtxBackend
+from dspark_trt.config import BuildConfig
+from tests.dspark_trt.tensorrt.networks import Written, doctor, ignore, library, node, parse, write
 from tests.tiny import make_dspark_draft, make_target
 
 pytestmark = pytest.mark.tensorrt
@@ -304,11 +306,21 @@ def test_judge_names_block_rows_that_see_a_causal_mask(rtx: Any, tmp_path: Path,
     assert len(faults) == 2 and all("has causal kind LOWER_RIGHT, wanted NONE" in fault for fault in faults)
 
 
-def test_build_refuses_a_faulty_network_in_one_sentence(rtx: Any, tmp_path: Path, written: Written) -> None:
+def test_backend_refuses_a_faulty_graph_before_it_compiles(
+    rtx: Any, tmp_path: Path, written: Written, tiny_target: Path
+) -> None:
     folder = shutil.copytree(written.folder, tmp_path / "graphs")
-    network = parse(rtx, doctor(folder / "target.onnx", _missing_alias))
-    with pytest.raises(BuildError, match=r"did not become what the manifest says: cache target_key\.1 is updated into"):
-        check_network("target.onnx", network, written.manifest, "target")
+    graph = doctor(folder / "target.onnx", _missing_alias)
+    config = BuildConfig(target=tiny_target, output=tmp_path / "unused", backend="tensorrt-rtx")
+    backend = TensorRtRtxBackend(config)
+    backend.choose_dialect("auto")
+    with pytest.raises(BuildError) as caught:
+        backend.compile(CompileJob(graph=graph, role="target", manifest=written.manifest), ignore)
+    assert str(caught.value) == (
+        "target.onnx did not become what the manifest says: cache target_key.1 is updated into inner, "
+        "which is not its alias target_key.1.present; this is a bug"
+    )
+    assert not (folder / "target.engine").exists()
 
 
 # --- faults that no graph of ours can have, doctored into the description ---------------------
