@@ -6,6 +6,7 @@ loading an engine.
 
 from __future__ import annotations
 
+import os
 from importlib import import_module, metadata
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,10 @@ if TYPE_CHECKING:
     from dspark_runtime.params import SamplingParams, SpeculativeParams
 
     __version__: str
+
+# ONNX Runtime reports its use, and keeps a database for it in the home folder, from the moment it is imported.
+# Not ours to send: off, unless the environment says otherwise.
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 __all__ = [
     "LLM",

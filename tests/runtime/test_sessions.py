@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import struct
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -160,3 +163,12 @@ def test_head_file_that_is_damaged_is_refused(tmp_path: Path, data: bytes) -> No
     (tmp_path / "head").write_bytes(data)
     with pytest.raises(BundleError, match="damaged"):
         read_head(tmp_path / "head")
+
+
+@pytest.mark.parametrize(
+    "module", ["dspark_runtime.sessions.onnxruntime", "dspark_trt.backends.onnxruntime_probe"], ids=["runtime", "builder"]
+)
+def test_engine_import_reports_nothing_and_leaves_the_home_folder_empty(tmp_path: Path, module: str) -> None:
+    environment = {k: v for k, v in os.environ.items() if k != "ORT_DISABLE_TELEMETRY"} | {"HOME": str(tmp_path)}
+    subprocess.run([sys.executable, "-c", f"import {module}"], env=environment, check=True)
+    assert list(tmp_path.iterdir()) == []
