@@ -166,7 +166,9 @@ def test_head_file_that_is_damaged_is_refused(tmp_path: Path, data: bytes) -> No
 
 
 @pytest.mark.parametrize(
-    "module", ["dspark_runtime.sessions.onnxruntime", "dspark_trt.backends.onnxruntime_probe"], ids=["runtime", "builder"]
+    "module",
+    ["dspark_runtime.sessions.onnxruntime", "dspark_trt.backends.onnxruntime_probe"],
+    ids=["runtime", "builder"],
 )
 def test_engine_import_reports_nothing_and_leaves_the_home_folder_empty(tmp_path: Path, module: str) -> None:
     environment = {k: v for k, v in os.environ.items() if k != "ORT_DISABLE_TELEMETRY"} | {"HOME": str(tmp_path)}
