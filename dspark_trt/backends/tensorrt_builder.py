@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from resource import RUSAGE_SELF, getrusage
 from typing import Any
 
 from dspark_runtime.contract.compiled import CompiledInfo, Profile
@@ -98,8 +97,17 @@ def build_engine(trt: Any, job: EngineJob, progress: Progress) -> CompiledInfo:
         tensors=expected_tensors(job.manifest, job.role),
         weights_bytes=log.weights_bytes(),
         build_ms=round(seconds * 1000),
-        peak_memory_bytes=getrusage(RUSAGE_SELF).ru_maxrss * 1024,
+        peak_memory_bytes=peak_memory_bytes(),
     )
+
+
+def peak_memory_bytes() -> int:
+    """Most memory that this program had resident so far.
+
+    From /proc, because getrusage's ru_maxrss starts from the size of the process that started this one.
+    """
+    status = Path("/proc/self/status").read_text(encoding="utf-8")
+    return int(status.split("VmHWM:")[1].split()[0]) * 1024
 
 
 def parse_graph(trt: Any, builder: Any, logger: Any, graph: Path) -> tuple[Any, Any]:

@@ -45,8 +45,9 @@ def test_smollm2_and_its_draft_are_compiled(
 
 
 BARE = """
-import resource, sys
+import sys
 import {module} as trt
+from dspark_trt.backends.tensorrt_builder import peak_memory_bytes
 logger = trt.Logger(trt.Logger.ERROR)
 builder = trt.Builder(logger)
 network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
@@ -67,7 +68,7 @@ for ranges in {profiles}:
         profile.set_shape(tensor.name, *sizes)
     config.add_optimization_profile(profile)
 assert builder.build_serialized_network(network, config) is not None
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+print(peak_memory_bytes())
 """
 """The library alone: the same graph, targets and profiles, none of our code."""
 
