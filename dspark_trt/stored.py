@@ -18,9 +18,9 @@ KINDS = ("bf16", "q8_0", "q4_1")
 """Stored forms that DSparkLinear reads, as its attribute `storage` names them."""
 BLOCK_SIZE = 32
 """Columns that share a scale (q8_0, q4_1)."""
-GROUP = 16
-"""Rows of a weight that DSparkLinear works on together, one in each lane of a vector."""
-ROWS_AT_ONCE = 256 * GROUP
+SLAB = 64
+"""Rows of a weight whose words DSparkLinear wants side by side."""
+ROWS_AT_ONCE = 64 * SLAB
 """Rows packed together: bounds the scratch memory for a large lm_head."""
 
 
@@ -83,14 +83,14 @@ def concatenate(parts: Sequence[Stored]) -> Stored:
 
 
 def pack(stored: Stored) -> Array:
-    """The words of DSparkLinear (layout: plugins/include/dspark/dspark_ops.h), int32 [ceil(out / 16), words, 16]."""
+    """The words of DSparkLinear (layout: plugins/include/dspark/dspark_ops.h), int32 [ceil(out / 64), words, 64]."""
     num_rows = stored.shape[0]
     parts = [_pack(stored.rows(slice(i, i + ROWS_AT_ONCE))) for i in range(0, num_rows, ROWS_AT_ONCE)]
     return np.concatenate(parts)
 
 
 def _pack(stored: Stored) -> Array:
-    missing = -stored.shape[0] % GROUP
+    missing = -stored.shape[0] % SLAB
     if missing:
         stored = stored.map(lambda array: np.pad(array, ((0, missing), (0, 0))))
     rows, columns = stored.shape
@@ -104,7 +104,7 @@ def _pack(stored: Stored) -> Array:
         assert stored.d is not None and stored.m is not None
         head = _words(np.stack([stored.d, stored.m], axis=-1).astype("<f2").view("<u2")).reshape(rows, -1)
         words = _with_heads(head, _words(stored.values[:, ::2] | stored.values[:, 1::2] << 4))
-    lanes = words.reshape(rows // GROUP, GROUP, -1).transpose(0, 2, 1)
+    lanes = words.reshape(rows // SLAB, SLAB, -1).transpose(0, 2, 1)
     return np.ascontiguousarray(lanes).view(np.int32)
 
 

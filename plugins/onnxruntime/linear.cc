@@ -21,7 +21,7 @@ struct LinearKernel {
     p.storage = storage;
     p.input = x.data;
     // Words of -1 (widths that the storage does not take) match no shape either.
-    p.weight = call.input<int32_t>(1, {(out_features + 15) / 16, dspark_linear_words(storage, p.in_features), 16});
+    p.weight = call.input<int32_t>(1, {(out_features + 63) / 64, dspark_linear_words(storage, p.in_features), 64});
     p.bias = call.input<float>(2, {out_features});
     p.output = call.output<float>(0, {p.num_rows, out_features});
     call.done(dspark_linear(&p, call.parallel()));

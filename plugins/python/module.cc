@@ -266,9 +266,9 @@ nb::object linear(nb::object x, nb::object weight, const std::string& storage, i
   params.out_features = out_features;
   params.storage = kind;
   const int64_t words = dspark_linear_words(kind, params.in_features);
-  const int64_t groups = (out_features + 15) / 16;
+  const int64_t slabs = (out_features + 63) / 64;
   // Where the storage does not take the width (-1, which matches every shape here), the operator says so.
-  const auto packed = input<int32_t>({kName, "weight", "groups, words, 16"}, weight, {groups, words, 16});
+  const auto packed = input<int32_t>({kName, "weight", "slabs, words, 64"}, weight, {slabs, words, 64});
   const auto added = optional_input<float>({kName, "bias", "N"}, bias, {out_features});
   const Output<float> result({kName, "output", "M, N"}, output, {params.num_rows, out_features});
   params.input = rows.data();

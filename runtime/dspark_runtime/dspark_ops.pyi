@@ -137,7 +137,7 @@ def linear(
 ) -> _Float:
     """x W^T + bias in float32, W [N, K] as a checkpoint stores it (DSparkLinear); out_features is N.
 
-    x [M, K]; storage `bf16`, `q8_0` or `q4_1`; weight [ceil(N / 16), words, 16] as dspark_ops.h lays it out; bias [N].
+    x [M, K]; storage `bf16`, `q8_0` or `q4_1`; weight [ceil(N / 64), words, 64] as dspark_ops.h lays it out; bias [N].
     Returns y [M, N]. A row depends on that row alone, to the last bit.
     """
 

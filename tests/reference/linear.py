@@ -11,9 +11,9 @@ def _half(bits: NDArray[np.uint32]) -> NDArray[np.float64]:
 
 
 def unpack(words: NDArray[np.int32], storage: str, out_features: int) -> NDArray[np.float64]:
-    """The weight [N, K] that words [ceil(N / 16), words of a column, 16] stand for."""
-    groups, count, lanes = words.shape
-    columns = words.transpose(0, 2, 1).reshape(groups * lanes, count).view(np.uint32)[:out_features]
+    """The weight [N, K] that words [ceil(N / 64), words of a column, 64] stand for."""
+    slabs, count, lanes = words.shape
+    columns = words.transpose(0, 2, 1).reshape(slabs * lanes, count).view(np.uint32)[:out_features]
     if storage == "bf16":
         halves = np.stack([columns << 16, columns & 0xFFFF0000], axis=-1)
         return halves.reshape(out_features, -1).view(np.float32).astype(np.float64)

@@ -201,7 +201,7 @@ typedef enum dspark_storage {
 } dspark_storage;
 
 /// DSparkLinear: y = x W^T + bias in float32, W [out_features, in_features] kept as the checkpoint stores it.
-/// Columns of y come in groups of 16; a word holds the next few weights of one column, the first in its lowest bits:
+/// Columns of y come in slabs of 64; a word holds the next few weights of one column, the first in its lowest bits:
 ///   bf16  in_features / 2 words: two weights each;                                in_features even
 ///   q8_0  a block of 32 inputs is 1 word (d as float32) and 8 words of four q;    in_features a multiple of 32
 ///   q4_1  a block of 32 inputs is 1 word (d, m as float16) and 4 words of eight q;             the same
@@ -213,7 +213,7 @@ typedef struct dspark_linear_params {
   int64_t out_features; /* N */
   int32_t storage;      /* dspark_storage */
   const float* input;   /* [M, K] */
-  const int32_t* weight; /* [ceil(N / 16), words of a column, 16]; columns past N are not used */
+  const int32_t* weight; /* [ceil(N / 64), words of a column, 64]; columns past N are not used */
   const float* bias;     /* [N] or null */
   float* output;         /* [M, N] */
 } dspark_linear_params;

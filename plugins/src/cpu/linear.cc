@@ -19,17 +19,23 @@ namespace {
 
 constexpr const char* kName = "linear";
 
-/// Columns of a group: the lanes of the widest vector.
+/// Sums stay in registers only where the loops over a tile have gone before variables are given places.
+#define DSPARK_UNROLL _Pragma("GCC unroll 16")
+
+/// Columns of a group: the lanes of the widest vector. A slab of groups lies together in memory.
 constexpr int kColumns = 16;
+constexpr int kSlabGroups = 4;
+constexpr int kSlab = kSlabGroups * kColumns;
 /// Groups of a panel: two vectors per row keep twelve rows in registers.
 constexpr int kPanelGroups = 2;
+/// Words between the one that is used and the one that is fetched: 4 KB cover the latency of memory.
+constexpr int64_t kAhead = 1024;
 /// Inputs that share a scale.
 constexpr int64_t kBlock = 32;
 /// With fewer products than this, waking threads costs more than the work.
 constexpr double kSerialProducts = 1 << 17;
-/// Most pieces that the columns are cut into, and fewest groups of a piece.
+/// Most pieces that the slabs are shared out in.
 constexpr int64_t kMaxPieces = 64;
-constexpr int64_t kPieceGroups = 4;
 
 /// Vectors, and the tiles (rows x groups) whose sums stay in registers.
 struct Avx512 {
@@ -87,14 +93,14 @@ struct Lanes {
 };
 
 /// A storage says: a block of `block` inputs is a head word (with_head) and block / per words of `per` weights each;
-/// `value<J>` is weight J of a word.
+/// `value<J>` is weight J of a word. from_memory: worth fetching ahead, since no cache holds it.
 template <class Isa>
 struct Bf16 {
   using L = Lanes<Isa>;
   using Float = typename L::Float;
   using Bits = typename L::Bits;
   static constexpr int block = 2, per = 2;
-  static constexpr bool with_head = false;
+  static constexpr bool with_head = false, from_memory = true;
   struct Head {};
   static DSPARK_INLINE Head head(Bits) { return {}; }
   template <int J>
@@ -109,7 +115,7 @@ struct Q80 {
   using Float = typename L::Float;
   using Bits = typename L::Bits;
   static constexpr int block = kBlock, per = 4;
-  static constexpr bool with_head = true;
+  static constexpr bool with_head = true, from_memory = true;
   struct Head {
     Float d; /* times 2^-24: q is read as the upper byte of an integer */
   };
@@ -129,7 +135,7 @@ struct Q41 {
   using Float = typename L::Float;
   using Bits = typename L::Bits;
   static constexpr int block = kBlock, per = 8;
-  static constexpr bool with_head = true;
+  static constexpr bool with_head = true, from_memory = true;
   struct Head {
     Float d, m;
   };
@@ -156,7 +162,7 @@ struct Plain {
   using Float = typename L::Float;
   using Bits = typename L::Bits;
   static constexpr int block = 1, per = 1;
-  static constexpr bool with_head = false;
+  static constexpr bool with_head = false, from_memory = false;
   struct Head {};
   static DSPARK_INLINE Head head(Bits) { return {}; }
   template <int J>
@@ -165,10 +171,10 @@ struct Plain {
   }
 };
 
-/// Words of the first column of the first group, and how far the next group's and the next word are, in words.
+/// Words of the first column of a group, and how far the next word of a column is; the next group's is kColumns on.
 struct Place {
   const int32_t* words;
-  int64_t next_group, next_word;
+  int64_t next_word;
 };
 
 template <class Isa>
@@ -191,9 +197,12 @@ struct Kernel {
                                      const typename S::Head (&head)[V], Float (&sum)[R][V]) {
     if constexpr (J < S::per) {
       Float weight[V];
+      DSPARK_UNROLL
       for (int v = 0; v < V; ++v) weight[v] = S::template value<J>(word[v], head[v]);
+      DSPARK_UNROLL
       for (int r = 0; r < R; ++r) {
         const Float broadcast = L::splat(x[r * stride + J]);
+        DSPARK_UNROLL
         for (int v = 0; v < V; ++v) sum[r][v] += broadcast * weight[v];
       }
       multiply<S, R, V, J + 1>(x, stride, word, head, sum);
@@ -205,7 +214,9 @@ struct Kernel {
   DSPARK_INLINE void tile(int64_t row, int64_t group, const Place& at) const {
     constexpr int V = G * P;
     Float sum[R][V];
+    DSPARK_UNROLL
     for (int r = 0; r < R; ++r) {
+      DSPARK_UNROLL
       for (int v = 0; v < V; ++v) sum[r][v] = Float{};
     }
     const float* x = p.input + row * p.in_features;
@@ -213,49 +224,52 @@ struct Kernel {
     for (int64_t k = 0; k < p.in_features; k += S::block) {
       typename S::Head head[V];
       if constexpr (S::with_head) {
-        for (int v = 0; v < V; ++v) head[v] = S::head(load<Bits>(words + v / P * at.next_group + v % P * W));
+        DSPARK_UNROLL
+        for (int v = 0; v < V; ++v) head[v] = S::head(load<Bits>(words + v * W));
         words += at.next_word;
       }
       for (int i = 0; i < S::block; i += S::per) {
         Bits word[V];
-        for (int v = 0; v < V; ++v) word[v] = load<Bits>(words + v / P * at.next_group + v % P * W);
+        DSPARK_UNROLL
+        for (int v = 0; v < V; ++v) word[v] = load<Bits>(words + v * W);
+        if constexpr (S::from_memory) {
+          DSPARK_UNROLL
+          for (int g = 0; g < G; ++g) __builtin_prefetch(words + g * kColumns + kAhead);
+        }
         words += at.next_word;
         multiply<S, R, V>(x + k + i, p.in_features, word, head, sum);
       }
     }
+    alignas(64) float result[R * G * kColumns];
+    DSPARK_UNROLL
     for (int r = 0; r < R; ++r) {
-      float* out = p.output + (row + r) * p.out_features;
-      for (int g = 0; g < G; ++g) {
-        const int64_t column = (group + g) * kColumns;
-        const int64_t count = std::min<int64_t>(kColumns, p.out_features - column);
-        if (count <= 0) break;
-        if (count == kColumns) {
-          for (int v = 0; v < P; ++v) {
-            Float value = sum[r][g * P + v];
-            if (p.bias != nullptr) value += load<Float>(p.bias + column + v * W);
-            store(out + column + v * W, value);
-          }
-        } else {
-          float lanes[kColumns];
-          for (int v = 0; v < P; ++v) store(lanes + v * W, sum[r][g * P + v]);
-          for (int64_t c = 0; c < count; ++c) out[column + c] = p.bias ? lanes[c] + p.bias[column + c] : lanes[c];
-        }
+      DSPARK_UNROLL
+      for (int v = 0; v < V; ++v) store(result + (r * V + v) * W, sum[r][v]);
+    }
+    const int64_t column = group * kColumns;
+    const int64_t count = std::min<int64_t>(G * kColumns, p.out_features - column);
+    for (int r = 0; r < R; ++r) {
+      float* out = p.output + (row + r) * p.out_features + column;
+      const float* in = result + r * G * kColumns;
+      if (p.bias != nullptr) {
+        for (int64_t c = 0; c < count; ++c) out[c] = in[c] + p.bias[column + c];
+      } else {
+        memcpy(out, in, static_cast<size_t>(count) * sizeof(float));
       }
     }
   }
 
   DSPARK_INLINE Place place(int64_t group) const {
-    return {p.weight + group * words * kColumns, words * kColumns, kColumns};
+    return {p.weight + group / kSlabGroups * words * kSlab + group % kSlabGroups * kColumns, kSlab};
   }
 
-  /// All R rows of the call against the groups [first, last).
+  /// All R rows of the call against the slabs [first, last).
   template <class S, int R>
   DSPARK_INLINE void fused(int64_t first, int64_t last) const {
     constexpr int G = Isa::groups(R);
-    int64_t group = first;
-    for (; group + G <= last; group += G) tile<S, R, G>(0, group, place(group));
-    if constexpr (G > 1) {
-      for (; group < last; ++group) tile<S, R, 1>(0, group, place(group));
+    static_assert(kSlabGroups % G == 0, "a tile stays inside its slab");
+    for (int64_t group = first * kSlabGroups; group < last * kSlabGroups; group += G) {
+      if (group * kColumns < p.out_features) tile<S, R, G>(0, group, place(group));
     }
   }
 
@@ -268,30 +282,24 @@ struct Kernel {
     }
   }
 
-  /// panel[k, g, column] = weight of the groups [group, group + kPanelGroups); 0 past the last group.
+  /// panel[k, column] = weight of the groups [group, group + kPanelGroups), which are of one slab.
   template <class S>
-  DSPARK_INLINE void unpack(int64_t group, int64_t num_groups, float* panel) const {
-    for (int g = 0; g < kPanelGroups; ++g) {
-      float* to = panel + g * kColumns;
-      if (group + g >= num_groups) {
-        for (int64_t k = 0; k < p.in_features; ++k) {
-          for (int v = 0; v < P; ++v) store(to + k * kPanelGroups * kColumns + v * W, Float{});
-        }
-        continue;
+  DSPARK_INLINE void unpack(int64_t group, float* panel) const {
+    constexpr int V = kPanelGroups * P;
+    const int32_t* from = place(group).words;
+    for (int64_t k = 0; k < p.in_features; k += S::block) {
+      typename S::Head head[V];
+      if constexpr (S::with_head) {
+        DSPARK_UNROLL
+        for (int v = 0; v < V; ++v) head[v] = S::head(load<Bits>(from + v * W));
+        from += kSlab;
       }
-      const int32_t* from = place(group + g).words;
-      for (int64_t k = 0; k < p.in_features; k += S::block) {
-        typename S::Head head[P];
-        if constexpr (S::with_head) {
-          for (int v = 0; v < P; ++v) head[v] = S::head(load<Bits>(from + v * W));
-          from += kColumns;
-        }
-        for (int i = 0; i < S::block; i += S::per) {
-          for (int v = 0; v < P; ++v) {
-            unpack_word<S>(load<Bits>(from + v * W), head[v], to + (k + i) * kPanelGroups * kColumns + v * W);
-          }
-          from += kColumns;
-        }
+      for (int i = 0; i < S::block; i += S::per) {
+        float* to = panel + (k + i) * kPanelGroups * kColumns;
+        DSPARK_UNROLL
+        for (int v = 0; v < V; ++v) unpack_word<S>(load<Bits>(from + v * W), head[v], to + v * W);
+        for (int g = 0; g < kPanelGroups; ++g) __builtin_prefetch(from + g * kColumns + kAhead);
+        from += kSlab;
       }
     }
   }
@@ -314,7 +322,7 @@ struct Kernel {
   }
 
   DSPARK_INLINE void products(int64_t group, const float* panel) const {
-    const Place at{reinterpret_cast<const int32_t*>(panel), kColumns, kPanelGroups * kColumns};
+    const Place at{reinterpret_cast<const int32_t*>(panel), kPanelGroups * kColumns};
     constexpr int R = Isa::panel_rows;
     int64_t row = 0;
     for (; row + R <= p.num_rows; row += R) tile<Plain<Isa>, R, kPanelGroups>(row, group, at);
@@ -326,7 +334,7 @@ struct Kernel {
 struct Level {
   int64_t fused_rows;
   void (*fused)(const dspark_linear_params&, int64_t first, int64_t last);
-  void (*unpack)(const dspark_linear_params&, int64_t group, int64_t num_groups, float* panel);
+  void (*unpack)(const dspark_linear_params&, int64_t group, float* panel);
   void (*products)(const dspark_linear_params&, int64_t group, const float* panel);
 };
 
@@ -336,10 +344,10 @@ struct Level {
     if (p.storage == DSPARK_STORAGE_Q8_0) return Kernel<Isa>(p).fused_any<Q80<Isa>>(first, last);       \
     Kernel<Isa>(p).fused_any<Q41<Isa>>(first, last);                                                    \
   }                                                                                                     \
-  TARGET void unpack_##Isa(const dspark_linear_params& p, int64_t group, int64_t num, float* panel) {   \
-    if (p.storage == DSPARK_STORAGE_BF16) return Kernel<Isa>(p).unpack<Bf16<Isa>>(group, num, panel);   \
-    if (p.storage == DSPARK_STORAGE_Q8_0) return Kernel<Isa>(p).unpack<Q80<Isa>>(group, num, panel);    \
-    Kernel<Isa>(p).unpack<Q41<Isa>>(group, num, panel);                                                 \
+  TARGET void unpack_##Isa(const dspark_linear_params& p, int64_t group, float* panel) {                \
+    if (p.storage == DSPARK_STORAGE_BF16) return Kernel<Isa>(p).unpack<Bf16<Isa>>(group, panel);   \
+    if (p.storage == DSPARK_STORAGE_Q8_0) return Kernel<Isa>(p).unpack<Q80<Isa>>(group, panel);    \
+    Kernel<Isa>(p).unpack<Q41<Isa>>(group, panel);                                                 \
   }                                                                                                     \
   TARGET void products_##Isa(const dspark_linear_params& p, int64_t group, const float* panel) {        \
     Kernel<Isa>(p).products(group, panel);                                                              \
@@ -364,21 +372,19 @@ const Level& level() {
 
 void run(const dspark_linear_params& p, const dspark_parallel* parallel) {
   const Level& kernel = level();
-  const int64_t groups = (p.out_features + kColumns - 1) / kColumns;
   const double products = static_cast<double>(p.num_rows) * p.in_features * p.out_features;
   if (products < kSerialProducts) parallel = nullptr;
   if (p.num_rows <= kernel.fused_rows) {
-    int64_t pieces = 1;
-    while (pieces < kMaxPieces && 2 * pieces * kPieceGroups <= groups) pieces *= 2;
-    parallel_for(parallel, pieces,
-                 [&](int64_t i) { kernel.fused(p, i * groups / pieces, (i + 1) * groups / pieces); });
+    const int64_t slabs = (p.out_features + kSlab - 1) / kSlab;
+    const int64_t pieces = std::min(slabs, kMaxPieces);
+    parallel_for(parallel, pieces, [&](int64_t i) { kernel.fused(p, i * slabs / pieces, (i + 1) * slabs / pieces); });
     return;
   }
-  const int64_t panels = (groups + kPanelGroups - 1) / kPanelGroups;
-  parallel_for(parallel, panels, [&](int64_t i) {
+  constexpr int64_t kPanel = kPanelGroups * kColumns;
+  parallel_for(parallel, (p.out_features + kPanel - 1) / kPanel, [&](int64_t i) {
     thread_local Scratch scratch;
-    float* panel = scratch.floats(p.in_features * kPanelGroups * kColumns);
-    kernel.unpack(p, i * kPanelGroups, groups, panel);
+    float* panel = scratch.floats(p.in_features * kPanel);
+    kernel.unpack(p, i * kPanelGroups, panel);
     kernel.products(p, i * kPanelGroups, panel);
   });
 }
