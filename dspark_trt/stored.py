@@ -93,7 +93,7 @@ def _pack(stored: Stored) -> Array:
     missing = -stored.shape[0] % SLAB
     if missing:
         stored = stored.map(lambda array: np.pad(array, ((0, missing), (0, 0))))
-    rows, columns = stored.shape
+    rows = stored.shape[0]
     if stored.kind == "bf16":
         words = _words(stored.values)
     elif stored.kind == "q8_0":

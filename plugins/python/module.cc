@@ -318,8 +318,8 @@ NB_MODULE(dspark_ops, module) {
              "update_lengths"_a.none() = none, "parallel"_a = true);
   module.def("attention", &py::attention, kw_only(), "query"_a, "key"_a, "value"_a, "kv_lengths"_a, "causal"_a,
              "query_lengths"_a.none() = none, "output"_a.none() = none, "parallel"_a = true);
-  module.def("linear", &py::linear, kw_only(), "x"_a, "weight"_a, "storage"_a, "out_features"_a,
-             "bias"_a.none() = none, "output"_a.none() = none, "parallel"_a = true);
+  module.def("linear", &py::linear, kw_only(), "x"_a, "weight"_a, "storage"_a, "out_features"_a, "bias"_a.none() = none,
+             "output"_a.none() = none, "parallel"_a = true);
   module.def("op_nanoseconds", &py::op_nanoseconds, "op"_a);
   module.def("abi_version", &dspark_abi_version);
 }

@@ -1,4 +1,4 @@
-"""DSparkLinear in float64 NumPy, read out of the words as dspark_ops.h lays them out: no tiles, no packing code shared."""
+"""DSparkLinear in float64 NumPy, read out of the words as dspark_ops.h lays them out: no tiles."""
 
 from __future__ import annotations
 

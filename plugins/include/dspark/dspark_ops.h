@@ -208,11 +208,11 @@ typedef enum dspark_storage {
 /// y[m, n] = (fma over k = 0, 1, ... of x[m, k], w[n, k]) + bias[n]: a row depends on that row alone, to the last bit,
 /// not on num_rows or threads. (Processors without fma round the products too.)
 typedef struct dspark_linear_params {
-  int64_t num_rows;     /* M */
-  int64_t in_features;  /* K */
-  int64_t out_features; /* N */
-  int32_t storage;      /* dspark_storage */
-  const float* input;   /* [M, K] */
+  int64_t num_rows;      /* M */
+  int64_t in_features;   /* K */
+  int64_t out_features;  /* N */
+  int32_t storage;       /* dspark_storage */
+  const float* input;    /* [M, K] */
   const int32_t* weight; /* [ceil(N / 64), words of a column, 64]; columns past N are not used */
   const float* bias;     /* [N] or null */
   float* output;         /* [M, N] */

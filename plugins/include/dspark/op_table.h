@@ -168,8 +168,7 @@ inline constexpr OpEntry kLinear{DSPARK_OP_LINEAR,   kOperatorDomain,     "DSpar
                                  row(kLinearInputs), row(kLinearOutputs), row(kLinearAttributes)};
 
 /// Indexed by dspark_op.
-inline constexpr const OpEntry* kAll[DSPARK_NUM_OPS] = {&kDraft,    &kCutoff,    &kAccept,
-                                                        &kKvUpdate, &kAttention, &kLinear};
+inline constexpr const OpEntry* kAll[DSPARK_NUM_OPS] = {&kDraft, &kCutoff, &kAccept, &kKvUpdate, &kAttention, &kLinear};
 
 }  // namespace op_table
 }  // namespace dspark

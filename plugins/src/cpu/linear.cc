@@ -1,8 +1,8 @@
 /// DSparkLinear on a CPU: products with weights that stay as small in memory as the checkpoint has them.
 ///
-/// A lane is a column of the output and sums over k = 0, 1, ... in order, whatever the tile. Unpacking is exact, so that
-/// a row is the same to the last bit when it is alone (weights unpacked in registers, once for all rows of the call) and
-/// when it is one of many (weights unpacked to a panel of floats that all row tiles read).
+/// A lane is a column of the output and sums over k = 0, 1, ... in order, whatever the tile. Unpacking is exact, so
+/// that a row is the same to the last bit when it is alone (weights unpacked in registers, once for all rows of the
+/// call) and when it is one of many (weights unpacked to a panel of floats that all row tiles read).
 #include <algorithm>
 #include <utility>
 
@@ -338,20 +338,20 @@ struct Level {
   void (*products)(const dspark_linear_params&, int64_t group, const float* panel);
 };
 
-#define DSPARK_LINEAR_LEVEL(Isa, TARGET)                                                                \
-  TARGET void fused_##Isa(const dspark_linear_params& p, int64_t first, int64_t last) {                 \
-    if (p.storage == DSPARK_STORAGE_BF16) return Kernel<Isa>(p).fused_any<Bf16<Isa>>(first, last);      \
-    if (p.storage == DSPARK_STORAGE_Q8_0) return Kernel<Isa>(p).fused_any<Q80<Isa>>(first, last);       \
-    Kernel<Isa>(p).fused_any<Q41<Isa>>(first, last);                                                    \
-  }                                                                                                     \
-  TARGET void unpack_##Isa(const dspark_linear_params& p, int64_t group, float* panel) {                \
+#define DSPARK_LINEAR_LEVEL(Isa, TARGET)                                                           \
+  TARGET void fused_##Isa(const dspark_linear_params& p, int64_t first, int64_t last) {            \
+    if (p.storage == DSPARK_STORAGE_BF16) return Kernel<Isa>(p).fused_any<Bf16<Isa>>(first, last); \
+    if (p.storage == DSPARK_STORAGE_Q8_0) return Kernel<Isa>(p).fused_any<Q80<Isa>>(first, last);  \
+    Kernel<Isa>(p).fused_any<Q41<Isa>>(first, last);                                               \
+  }                                                                                                \
+  TARGET void unpack_##Isa(const dspark_linear_params& p, int64_t group, float* panel) {           \
     if (p.storage == DSPARK_STORAGE_BF16) return Kernel<Isa>(p).unpack<Bf16<Isa>>(group, panel);   \
     if (p.storage == DSPARK_STORAGE_Q8_0) return Kernel<Isa>(p).unpack<Q80<Isa>>(group, panel);    \
     Kernel<Isa>(p).unpack<Q41<Isa>>(group, panel);                                                 \
-  }                                                                                                     \
-  TARGET void products_##Isa(const dspark_linear_params& p, int64_t group, const float* panel) {        \
-    Kernel<Isa>(p).products(group, panel);                                                              \
-  }                                                                                                     \
+  }                                                                                                \
+  TARGET void products_##Isa(const dspark_linear_params& p, int64_t group, const float* panel) {   \
+    Kernel<Isa>(p).products(group, panel);                                                         \
+  }                                                                                                \
   constexpr Level k##Isa{Isa::fused_rows, fused_##Isa, unpack_##Isa, products_##Isa};
 
 DSPARK_LINEAR_LEVEL(Baseline, )
