@@ -24,6 +24,7 @@ from dspark_trt.graph import (
     GraphOptions,
     Proposals,
     head_arrays,
+    storage_of,
     write_dspark_graph,
     write_model_draft_graph,
     write_target_graph,
@@ -57,6 +58,12 @@ class Plan:
         return self.dialect.operators if self.dialect.name == "trt" else "host"
 
     @property
+    def storage(self) -> str:
+        if self.config.storage != "auto":
+            return self.config.storage
+        return "checkpoint" if self.config.backend == "onnxruntime" and self.operators == "graph" else "float32"
+
+    @property
     def query_form(self) -> str:
         if self.dialect.name == "standard":
             return "padded"
@@ -75,7 +82,8 @@ def build(config: BuildConfig, progress: Progress | None = None, argv: Sequence[
     report = _reporter(plan, progress)
     with new_bundle(config.output) as folder:
         write_graphs(plan, folder, report)
-        manifest = compile_graphs(backend, plan, folder, report, describe(plan, backend.versions(), argv))
+        manifest = add_storage(plan, folder, describe(plan, backend.versions(), argv))
+        manifest = compile_graphs(backend, plan, folder, report, manifest)
         for name, content in plan.target.assets.items():
             (folder / name).write_bytes(content)
         manifest = replace(manifest, files=describe_files(folder, report))
@@ -87,6 +95,9 @@ def build(config: BuildConfig, progress: Progress | None = None, argv: Sequence[
 
 def make_plan(config: BuildConfig, dialect: Dialect) -> Plan:
     """Open the checkpoints and settle what the options leave open. Raises DsparkError."""
+    if config.storage == "checkpoint" and dialect.name != "trt":
+        why = dialect.note or "the dialect is standard"
+        raise ConfigError(f"storage is 'checkpoint', which the trt dialect alone can say, but {why}")
     target = load_target(config.target)
     draft: DSparkDraft | TargetCheckpoint | None = None
     block_size = pass_size = 0
@@ -126,6 +137,7 @@ def write_graphs(plan: Plan, folder: Path, report: Callable[[str], None]) -> Non
         cache_capacity=plan.limits.cache_capacity,
         max_step_tokens=plan.limits.max_batch_size * max(plan.pass_size, plan.block_size + 1),
         quantize=plan.config.quantize,
+        storage=plan.storage,
         report=report,
         dtype=plan.config.arithmetic,
     )
@@ -140,6 +152,17 @@ def write_graphs(plan: Plan, folder: Path, report: Callable[[str], None]) -> Non
             (folder / DRAFT_HEAD).write_bytes(save(arrays))
     elif isinstance(draft, TargetCheckpoint):
         write_model_draft_graph(options, draft.config, draft.tensors)
+
+
+def add_storage(plan: Plan, folder: Path, manifest: Manifest) -> Manifest:
+    """`manifest` with how the graph files, which are written, keep their weights."""
+    if plan.storage == "float32":
+        return manifest
+    found = {role: storage_of(folder / name) for role, name in _graph_names(plan).items()}
+    target, draft = replace(manifest.target, storage=found["target"]), manifest.draft
+    if draft is not None:
+        draft = replace(draft, engine=replace(draft.engine, storage=found["draft"]))
+    return replace(manifest, target=target, draft=draft)
 
 
 def compile_graphs(backend: Backend, plan: Plan, folder: Path, report: Report, manifest: Manifest) -> Manifest:

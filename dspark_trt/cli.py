@@ -68,6 +68,7 @@ def parser() -> argparse.ArgumentParser:
     _choice(arithmetic, "--dtype", "type of activations and of weights that are not quantised", known.DTYPES)
     _choice(arithmetic, "--quantize", "weights of the target's linear layers", known.QUANTIZATIONS)
     _choice(arithmetic, "--draft-quantize", "weights of the draft's linear layers", known.QUANTIZATIONS)
+    _choice(arithmetic, "--storage", "weights of linear layers that are not quantised", known.STORAGES)
     _choice(arithmetic, "--dialect", "operators for attention and caches", known.DIALECTS)
     _choice(arithmetic, "--query-form", "queries of the trt dialect", known.QUERY_FORMS)
 
@@ -141,6 +142,7 @@ def summary(manifest: Manifest, output: Path, seconds: float) -> dict[str, objec
         "query_form": manifest.query_form,
         "target": manifest.target.architecture,
         "quantize": manifest.target.quantize,
+        "storage": manifest.target.storage,
         "draft_kind": draft.kind if draft is not None else "none",
         "block_size": draft.block_size if draft is not None else 0,
         "draft_vocab": draft.draft_vocab if draft is not None else 0,

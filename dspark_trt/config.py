@@ -24,6 +24,7 @@ BACKEND_DTYPES = {
 }
 """Arithmetic that each backend has kernels for; the first is what `auto` means."""
 QUANTIZATIONS = ("none", "int8")
+STORAGES = ("auto", "float32", "checkpoint")
 DIALECTS = ("auto", "trt", "standard")
 QUERY_FORMS = ("auto", "packed", "padded")
 HEAD_TYPES = ("none", "vanilla", "gated", "rnn")
@@ -172,6 +173,10 @@ class BuildConfig:
     """Weights of the target's linear layers."""
     draft_quantize: str = "none"
     """Weights of the draft's linear layers and lm_head."""
+    storage: str = "auto"
+    """One of STORAGES: weights of linear layers that are not quantised. `checkpoint`: as small as the checkpoint has
+    them where DSparkLinear reads the form (bfloat16, Q8_0, Q4_1), exact; auto = checkpoint where graphs can say it
+    (onnxruntime, trt dialect)."""
     draft_vocab: int | None = None
     """Keep the N most frequent tokens in the draft's lm_head (dspark drafts only)."""
     draft_vocab_text: Path | None = None
@@ -199,6 +204,7 @@ class BuildConfig:
             ("dtype", self.dtype, DTYPES),
             ("quantize", self.quantize, QUANTIZATIONS),
             ("draft_quantize", self.draft_quantize, QUANTIZATIONS),
+            ("storage", self.storage, STORAGES),
             ("draft_kind", self.draft_kind, DRAFT_KINDS),
             ("dialect", self.dialect, DIALECTS),
             ("query_form", self.query_form, QUERY_FORMS),
@@ -232,6 +238,9 @@ class BuildConfig:
             yield f"dtype is '{self.dtype}', backend {self.backend} runs {' or '.join(dtypes)}"
         if self.backend != "tensorrt-rtx" and self.compute_capabilities:
             yield f"compute capabilities are for tensorrt-rtx, but the backend is {self.backend}"
+        if self.storage == "checkpoint" and (self.backend != "onnxruntime" or self.dialect == "standard"):
+            where = f"the backend is {self.backend} and the dialect {self.dialect}"
+            yield f"storage is 'checkpoint', which onnxruntime's trt dialect alone can say, but {where}"
         if self.backend == "onnxruntime":
             if self.inspect_engine:
                 yield "inspect_engine describes engines of TensorRT, but the backend is onnxruntime"

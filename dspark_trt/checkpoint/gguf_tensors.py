@@ -5,14 +5,18 @@ from __future__ import annotations
 import math
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from dspark_runtime.contract.errors import CheckpointError
 from dspark_trt.checkpoint.gguf_header import GgufHeader, TensorInfo
-from dspark_trt.checkpoint.gguf_quants import dequantize, row_bytes, type_name
+from dspark_trt.checkpoint.gguf_quants import dequantize, row_bytes, stored_form, type_name
 from dspark_trt.checkpoint.types import Array
+from dspark_trt.stored import Stored
+
+AnyArray = npt.NDArray[Any]
 
 ROPE_FACTORS = "rope_freqs.weight"
 _MODULES = {
@@ -42,7 +46,7 @@ def canonical(name: str) -> str:
     return _TOP.get(name, name)
 
 
-def _undo_interleave(rows: Array, num_heads: int) -> Array:
+def _undo_interleave(rows: AnyArray, num_heads: int) -> AnyArray:
     """Hugging Face's order of q/k rows: llama.cpp interleaves the two halves of a head (rotary pairs adjacent)."""
     pairs = rows.reshape(num_heads, rows.shape[0] // num_heads // 2, 2, *rows.shape[1:])
     return np.ascontiguousarray(pairs.swapaxes(1, 2)).reshape(rows.shape)
@@ -97,19 +101,32 @@ class GgufSource:
 
     def load(self, name: str) -> Array:
         rows = self._read(self._places[name])
-        parts = name.split(".")
-        heads = self._heads.get(parts[-2]) if len(parts) > 1 else None
+        heads = self._interleaved_heads(name)
         return rows if heads is None else _undo_interleave(rows, heads)
+
+    def stored(self, name: str) -> Stored | None:
+        info, heads = self._places[name], self._interleaved_heads(name)
+        if len(info.shape) != 2:
+            return None
+        found = stored_form(self._raw(info), info.ggml_type)
+        return found if found is None or heads is None else found.map(lambda array: _undo_interleave(array, heads))
+
+    def _interleaved_heads(self, name: str) -> int | None:
+        parts = name.split(".")
+        return self._heads.get(parts[-2]) if len(parts) > 1 else None
 
     def rope_factors(self) -> Array | None:
         """[head_dim / 2] divisors of the rotary frequencies, where the file has them."""
         return None if self._rope is None else self._read(self._rope).reshape(-1)
 
-    def _read(self, info: TensorInfo) -> Array:
+    def _raw(self, info: TensorInfo) -> npt.NDArray[np.uint8]:
+        """The bytes of the file, a row each."""
         start, size = self._start + info.offset, self._sizes[info.name]
-        raw = self._data[start : start + size].reshape(math.prod(info.shape[:-1]), -1)
+        return self._data[start : start + size].reshape(math.prod(info.shape[:-1]), -1)
+
+    def _read(self, info: TensorInfo) -> Array:
         try:
-            return dequantize(raw, info.ggml_type, info.shape[-1]).reshape(info.shape)
+            return dequantize(self._raw(info), info.ggml_type, info.shape[-1]).reshape(info.shape)
         except NotImplementedError:
             kind = type_name(info.ggml_type)
             raise CheckpointError(

@@ -19,6 +19,7 @@ import numpy.typing as npt
 from dspark_runtime.contract.errors import CheckpointError
 from dspark_trt.checkpoint.fields import parse_object, read_object
 from dspark_trt.checkpoint.types import Array
+from dspark_trt.stored import Stored
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -112,6 +113,14 @@ class SafetensorsFile:
         raw = self._bytes[entry.start : entry.end].view(_FLOATS[entry.dtype])
         return raw.astype(np.float32).reshape(entry.shape)
 
+    def stored(self, name: str) -> Stored | None:
+        """A bfloat16 matrix as it is, without a copy; None for anything else."""
+        entry = self.entries[name]
+        if entry.dtype != "BF16" or len(entry.shape) != 2:
+            return None
+        bits = self._bytes[entry.start : entry.end].view(np.dtype("<u2")).reshape(entry.shape)
+        return Stored(kind="bf16", values=bits)
+
     def same_bytes(self, name: str, other: SafetensorsFile, other_name: str) -> bool:
         """Whether two tensors have the same dtype, shape and content."""
         a, b = self.entries[name], other.entries[other_name]
@@ -137,6 +146,10 @@ class SafetensorsSource:
     def load(self, name: str) -> Array:
         file, stored = self._places[name]
         return file.load(stored)
+
+    def stored(self, name: str) -> Stored | None:
+        file, stored = self._places[name]
+        return file.stored(stored)
 
     def equal(self, name: str, other: str) -> bool:
         """Whether two tensors hold the same bytes."""

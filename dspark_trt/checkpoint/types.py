@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dspark_trt.config import DSparkDraftConfig, TargetConfig
+from dspark_trt.stored import Stored
 
 Array = npt.NDArray[np.float32]
 
@@ -27,6 +28,10 @@ class TensorSource(Protocol):
 
     def load(self, name: str) -> Array:
         """A fresh float32 array, contiguous and the caller's own; nothing is kept. Raises KeyError."""
+        ...
+
+    def stored(self, name: str) -> Stored | None:
+        """A matrix as the file stores it (`unpack` equals `load`), or None for other forms. Raises KeyError."""
         ...
 
 

@@ -7,6 +7,7 @@ graph, a prefill needs no draft pass, and the draft graph has block rows only.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,12 +24,14 @@ from dspark_trt.graph.layers import (
     linear,
     linear_float,
     make_rope,
+    read_weight,
     rms_norm,
     update_cache,
 )
 from dspark_trt.graph.operators import HeadWeights, cutoff_node, draft_node
 from dspark_trt.graph.step import Array, Context, GraphOptions, Tensors, open_step
 from dspark_trt.graph.weights import WeightFile, WeightRef
+from dspark_trt.stored import Stored
 
 PASS_SIZE = "pass_size"
 """Metadata of the draft graph: rows of a request's block."""
@@ -69,14 +72,13 @@ def context_part(ctx: Context, stack: Stack, draft: DSparkDraft) -> None:
         features = [stack.feature(i) for i in draft.config.target_layer_ids]
         size = sum(int(feature.shape[1]) for feature in features)
         joined = b.node("Concat", features, Out("features", ("T", size)), axis=1)
-        fc = linear_float(ctx, joined, "fc", b.weight("fc.weight", tensors.load("fc.weight")))
+        fc = _exact(ctx, joined, "fc", ["fc.weight"], tensors)
         normed = rms_norm(ctx, fc, "hidden_norm", tensors.load("hidden_norm.weight"), config.rms_norm_eps)
 
         prefixes = [f"layers.{i}.self_attn" for i in range(layers)]
         projections = [f"{prefix}.{part}_proj" for part in "kv" for prefix in prefixes]
-        weight = np.concatenate([tensors.load(f"{name}.weight") for name in projections])
         bias = np.concatenate([tensors.load(f"{name}.bias") for name in projections]) if config.qkv_bias else None
-        both = linear_float(ctx, normed, "kv_proj", b.weight("kv_proj.weight", weight), bias)
+        both = _exact(ctx, normed, "kv_proj", [f"{name}.weight" for name in projections], tensors, bias)
         half = layers * kv_heads * width
         sizes = b.constant(np.array([half, half], np.int64))
         k, v = b.nodes("Split", (both, sizes), (Out("k_flat", ("T", half)), Out("v_flat", ("T", half))), axis=-1)
@@ -93,6 +95,16 @@ def context_part(ctx: Context, stack: Stack, draft: DSparkDraft) -> None:
             for i, rows in enumerate(b.nodes("Split", (value, sizes), outs, axis=1)):
                 with b.scope(f"layers.{i}"):
                     update_cache(ctx, name.format(i), rows)
+
+
+def _exact(
+    ctx: Context, x: Value, name: str, parts: Sequence[str], tensors: Tensors, bias: Array | None = None
+) -> Value:
+    """A linear layer that is never quantised, whatever the graph's other layers are."""
+    weight = read_weight(ctx, tensors, parts, exact=True)
+    if isinstance(weight, Stored):
+        return linear(ctx, x, name, weight, bias)
+    return linear_float(ctx, x, name, ctx.builder.weight(f"{name}.weight", weight), bias)
 
 
 def write_dspark_graph(
@@ -152,13 +164,14 @@ def _lm_head(ctx: Context, hidden: Value, draft: DSparkDraft, target: Tensors, t
         source, name = own, "lm_head.weight"
     elif "lm_head.weight" in target.names():
         source, name = target, "lm_head.weight"
-    elif config.has_embed_tokens:
-        source, name = target, "embed_tokens.weight"
-    elif draft.d2t is None and ctx.options.quantize == "none":
-        return linear_float(ctx, hidden, "lm_head", table)
     else:
         source, name = target, "embed_tokens.weight"
-    weight = source.load(name)
+    weight = read_weight(ctx, source, [name])
+    if isinstance(weight, Stored):
+        return linear(ctx, hidden, "lm_head", weight if draft.d2t is None else weight.rows(draft.d2t))
+    is_table = source is target and name == "embed_tokens.weight" and not config.has_embed_tokens
+    if is_table and draft.d2t is None and ctx.options.quantize == "none":
+        return linear_float(ctx, hidden, "lm_head", table)
     return linear(ctx, hidden, "lm_head", weight if draft.d2t is None else weight[draft.d2t])
 
 

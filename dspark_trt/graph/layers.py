@@ -7,6 +7,7 @@ A layer's nodes are few on purpose: at batch 1 each costs microseconds.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,9 +15,11 @@ import numpy as np
 from dspark_runtime.contract import names
 from dspark_trt.config import DecoderConfig, RopeConfig
 from dspark_trt.graph.builder import Out, Value
+from dspark_trt.graph.operators import linear_node
 from dspark_trt.graph.rope import rope_tables
 from dspark_trt.graph.step import Array, Context, Tensors
 from dspark_trt.quantize import BLOCK_SIZE, quantize_int8
+from dspark_trt.stored import Stored, concatenate, pack
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +39,26 @@ class RopeTables:
 # --- dense layers --------------------------------------------------------------------------
 
 
-def linear(ctx: Context, x: Value, name: str, weight: Array, bias: Array | None = None) -> Value:
+def read_weight(ctx: Context, tensors: Tensors, names: Sequence[str], *, exact: bool = False) -> Array | Stored:
+    """The rows of these matrices one after another: as the checkpoint stores them where the graph keeps that.
+
+    float32 where it does not, where the parts differ in form, and where the layer is to be quantised
+    (`exact`: it never is).
+    """
+    if ctx.options.storage == "checkpoint" and (exact or ctx.options.quantize == "none"):
+        parts = [tensors.stored(name) for name in names]
+        found = [part for part in parts if part is not None and part.fits]
+        if len(found) == len(names) and len({part.kind for part in found}) == 1:
+            return concatenate(found)
+        del parts, found
+    arrays = [tensors.load(name) for name in names]
+    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+
+
+def linear(ctx: Context, x: Value, name: str, weight: Array | Stored, bias: Array | None = None) -> Value:
     """`y = x W^T + b`, in the graph's quantisation. x: [rows, in], weight: [out, in], bias: [out]."""
+    if isinstance(weight, Stored):
+        return linear_stored(ctx, x, name, weight, bias)
     if ctx.options.quantize == "int8":
         return _linear_int8(ctx, x, name, weight, bias)
     return linear_float(ctx, x, name, ctx.builder.weight(f"{name}.weight", weight), bias)
@@ -49,6 +70,17 @@ def linear_float(ctx: Context, x: Value, name: str, weight: Value, bias: Array |
     if bias is not None:
         inputs.append(ctx.builder.weight(f"{name}.bias", bias))
     return ctx.builder.node("Gemm", inputs, Out(name, (x.shape[0], weight.shape[0])), transB=1)
+
+
+def linear_stored(ctx: Context, x: Value, name: str, weight: Stored, bias: Array | None = None) -> Value:
+    """`y = x W^T + b` in float32 with a weight that stays as the checkpoint has it."""
+    b = ctx.builder
+    inputs: list[Value | None] = [x, b.weight(f"{name}.weight_{weight.kind}", pack(weight))]
+    if bias is not None:
+        inputs.append(b.weight(f"{name}.bias", bias))
+    num_out = weight.shape[0]
+    out = Out(name, (x.shape[0], num_out))
+    return linear_node(b, inputs, out, weight.kind, num_out)
 
 
 def _linear_int8(ctx: Context, x: Value, name: str, weight: Array, bias: Array | None) -> Value:
@@ -92,7 +124,7 @@ def mlp(ctx: Context, x: Value, config: DecoderConfig, tensors: Tensors, prefix:
     """`down(silu(gate(x)) * up(x))`; gate and up are one matrix product."""
     b, width = ctx.builder, config.intermediate_size
     parts = ("gate_proj", "up_proj")
-    merged = np.concatenate([tensors.load(f"{prefix}.{part}.weight") for part in parts])
+    merged = read_weight(ctx, tensors, [f"{prefix}.{part}.weight" for part in parts])
     bias = np.concatenate([tensors.load(f"{prefix}.{part}.bias") for part in parts]) if config.mlp_bias else None
     both = linear(ctx, x, "gate_up_proj", merged, bias)
     del merged
@@ -103,7 +135,7 @@ def mlp(ctx: Context, x: Value, config: DecoderConfig, tensors: Tensors, prefix:
     act = b.node("Mul", (gate, b.node("Sigmoid", (gate,), Out("sigmoid", gate.shape))), Out("act", gate.shape))
     product = b.node("Mul", (act, up), Out("product", gate.shape))
     down_bias = tensors.load(f"{prefix}.down_proj.bias") if config.mlp_bias else None
-    return linear(ctx, product, "down_proj", tensors.load(f"{prefix}.down_proj.weight"), down_bias)
+    return linear(ctx, product, "down_proj", read_weight(ctx, tensors, [f"{prefix}.down_proj.weight"]), down_bias)
 
 
 # --- positions -----------------------------------------------------------------------------
@@ -154,18 +186,18 @@ def attention(
 
     q, k and v are one matrix product. Queries and keys are normed and rotated together, as
     `H + Hkv` heads; the scale `1/sqrt(D)` lies in the query rows of the weights (in the q_norm
-    weight where there is one), since TRT_Attention applies none and RoPE is linear.
+    weight where there is one), since TRT_Attention applies none and RoPE is linear. Rows that stay as
+    the checkpoint stores them cannot take it up: the rotated queries are multiplied then.
     """
     b, heads, kv_heads, width = ctx.builder, config.num_heads, config.num_kv_heads, config.head_dim
     both = heads + kv_heads
     scale = np.float32(width**-0.5)
-    weights = [tensors.load(f"{prefix}.{part}_proj.weight") for part in "qkv"]
+    merged = read_weight(ctx, tensors, [f"{prefix}.{part}_proj.weight" for part in "qkv"])
     biases = [tensors.load(f"{prefix}.{part}_proj.bias") for part in "qkv"] if config.qkv_bias else []
-    if not config.qk_norm:
-        weights[0] = weights[0] * scale
+    scale_queries = isinstance(merged, Stored) and not config.qk_norm
+    if not (config.qk_norm or isinstance(merged, Stored)):
+        merged[: heads * width] *= scale
         biases[:1] = [bias * scale for bias in biases[:1]]
-    merged = np.concatenate(weights)
-    del weights
     qkv = linear(ctx, x, "qkv_proj", merged, np.concatenate(biases) if biases else None)
     del merged
 
@@ -181,13 +213,15 @@ def attention(
     sizes = b.constant(np.array([heads, kv_heads], np.int64))
     q, k = b.nodes("Split", (qk, sizes), (Out("q", ("T", heads, width)), Out("k", ("T", kv_heads, width))), axis=1)
     v = b.reshape(v, ("T", kv_heads, width), "v")
+    if scale_queries:
+        q = b.node("Mul", (q, b.constant(np.array(scale))), Out("q_scaled", q.shape))
 
     keys = update_cache(ctx, caches.key, k)
     values = update_cache(ctx, caches.value, v)
     attended = _attend(ctx, q, keys, values, causal_kind)
     flat = b.reshape(attended, ("T", heads * width), "attended_flat")
     o_bias = tensors.load(f"{prefix}.o_proj.bias") if config.o_bias else None
-    return linear(ctx, flat, "o_proj", tensors.load(f"{prefix}.o_proj.weight"), o_bias)
+    return linear(ctx, flat, "o_proj", read_weight(ctx, tensors, [f"{prefix}.o_proj.weight"]), o_bias)
 
 
 def head_norm(ctx: Context, x: Value, name: str, weight: Array, eps: float) -> Value:

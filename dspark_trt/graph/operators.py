@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+
+import onnx
 
 from dspark_runtime.contract import names
 from dspark_trt.graph.builder import FLOAT, INT32, INT64, GraphBuilder, Out, Value
+
+LINEAR = "DSparkLinear"
 
 SAMPLING_DTYPES = {
     names.TEMPERATURE: FLOAT,
@@ -72,6 +78,18 @@ def draft_node(
     b.output(confidences, names.CONFIDENCE_LOGITS)
     b.output(draft_logits, names.DRAFT_LOGITS)
     return tokens, confidences, draft_logits
+
+
+def linear_node(b: GraphBuilder, inputs: Sequence[Value | None], out: Out, storage: str, num_out: int) -> Value:
+    """DSparkLinear. inputs: x [rows, in], the words of the weight, and the bias [out] where there is one."""
+    return b.node(LINEAR, inputs, out, domain=names.OPERATOR_DOMAIN, storage=storage, out_features=num_out)
+
+
+def storage_of(graph: Path) -> str:
+    """How the linear layers of a graph file keep their weights: `float32`, or forms of `Stored` joined by `+`."""
+    nodes = onnx.load(str(graph), load_external_data=False).graph.node
+    kinds = {a.s.decode() for node in nodes if node.op_type == LINEAR for a in node.attribute if a.name == "storage"}
+    return "+".join(sorted(kinds)) or "float32"
 
 
 def cutoff_node(b: GraphBuilder, confidences: Value) -> None:

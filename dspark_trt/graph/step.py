@@ -15,6 +15,7 @@ import numpy as np
 
 from dspark_runtime.contract import names
 from dspark_trt.graph.builder import BFLOAT16, BOOL, FLOAT, FLOAT16, INT32, INT64, GraphBuilder, Out, Value
+from dspark_trt.stored import Stored
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -22,11 +23,15 @@ DTYPES: dict[str, int] = {"float32": FLOAT, "bfloat16": BFLOAT16, "float16": FLO
 
 
 class Tensors(Protocol):
-    """A checkpoint's weights by name; `load` makes a float32 array on demand and keeps nothing."""
+    """A checkpoint's weights by name; `load` makes a float32 array on demand and keeps nothing.
+
+    `stored` gives a matrix as the file has it, where that is a form of `Stored`.
+    """
 
     def names(self) -> tuple[str, ...]: ...
     def shape(self, name: str) -> tuple[int, ...]: ...
     def load(self, name: str) -> Array: ...
+    def stored(self, name: str) -> Stored | None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +53,8 @@ class GraphOptions:
     """`none` or `int8`, of linear layers."""
     report: Callable[[str], None]
     """Called with the name of each part before it is written."""
+    storage: str = "float32"
+    """Weights of linear layers that are not quantised: `float32`, or `checkpoint` where DSparkLinear reads the form."""
     dtype: str = "float32"
     """Arithmetic, one of DTYPES; logits and hidden states leave the graph as float32 in any case."""
 

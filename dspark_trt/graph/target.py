@@ -11,12 +11,13 @@ from dspark_trt.config import DecoderConfig, TargetConfig
 from dspark_trt.graph.builder import FLOAT, INT32, GraphBuilder, Out, Value
 from dspark_trt.graph.decoder import Stack
 from dspark_trt.graph.dspark import DSparkDraft, context_part
-from dspark_trt.graph.layers import CacheNames, linear, linear_float, rms_norm
+from dspark_trt.graph.layers import CacheNames, linear, linear_float, read_weight, rms_norm
 from dspark_trt.graph.llama import llama
 from dspark_trt.graph.operators import HeadWeights, accept_node, draft_node
 from dspark_trt.graph.qwen import qwen2, qwen3
 from dspark_trt.graph.step import Context, GraphOptions, Tensors, open_step
 from dspark_trt.graph.weights import WeightFile, WeightRef
+from dspark_trt.stored import Stored
 
 FAMILIES: dict[str, Callable[[Context, DecoderConfig, Tensors, CacheNames], Stack]] = {
     "llama": llama,
@@ -87,7 +88,8 @@ def _logits(ctx: Context, stack: Stack, config: TargetConfig, tensors: Tensors) 
     last = stack.layers[-1]
     wanted = b.node("Gather", (last, rows), Out("wanted", ("N", config.hidden_size)), axis=0)
     hidden = rms_norm(ctx, wanted, "norm", tensors.load("norm.weight"), config.rms_norm_eps)
-    if config.tie_embeddings and ctx.options.quantize == "none":
+    weight = read_weight(ctx, tensors, ["embed_tokens.weight" if config.tie_embeddings else "lm_head.weight"])
+    # A float32 table is stored once; a packed one is read by columns, and the embedding by rows.
+    if config.tie_embeddings and ctx.options.quantize == "none" and not isinstance(weight, Stored):
         return b.cast(linear_float(ctx, hidden, "lm_head", stack.table), FLOAT, "logits_float")
-    name = "embed_tokens.weight" if config.tie_embeddings else "lm_head.weight"
-    return b.cast(linear(ctx, hidden, "lm_head", tensors.load(name)), FLOAT, "logits_float")
+    return b.cast(linear(ctx, hidden, "lm_head", weight), FLOAT, "logits_float")

@@ -1,4 +1,4 @@
-/// What the five ONNX Runtime adapters share: a node described by its row of op_table.h, tensors with their shapes,
+/// What the ONNX Runtime adapters share: a node described by its row of op_table.h, tensors with their shapes,
 /// the session's threads as a dspark_parallel, and statuses turned into ONNX Runtime's.
 #ifndef DSPARK_ONNXRUNTIME_NODE_H_
 #define DSPARK_ONNXRUNTIME_NODE_H_
@@ -169,6 +169,7 @@ OrtCustomOp* cutoff_node();
 OrtCustomOp* accept_node();
 OrtCustomOp* kv_update_node();
 OrtCustomOp* attention_node();
+OrtCustomOp* linear_node();
 
 }  // namespace dspark::ort
 

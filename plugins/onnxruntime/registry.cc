@@ -20,6 +20,7 @@ Ort::CustomOpDomain& operator_domain() {
     made.Add(dspark::ort::draft_node());
     made.Add(dspark::ort::cutoff_node());
     made.Add(dspark::ort::accept_node());
+    made.Add(dspark::ort::linear_node());
     return made;
   }();
   return domain;

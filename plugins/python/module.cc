@@ -1,4 +1,4 @@
-/// The Python module `dspark_ops`: all five operators on NumPy arrays, without copies and without the GIL.
+/// The Python module `dspark_ops`: all operators on NumPy arrays, without copies and without the GIL.
 /// Only adapts: checks arrays, fills the parameter struct, calls the C ABI, raises its message as ValueError.
 
 #include <nanobind/nanobind.h>
@@ -247,13 +247,45 @@ nb::object attention(nb::object query, nb::object key, nb::object value, nb::obj
   return result.object;
 }
 
+nb::object linear(nb::object x, nb::object weight, const std::string& storage, int64_t out_features, nb::object bias,
+                  nb::object output, bool parallel) {
+  constexpr const char* kName = "linear";
+  constexpr const char* kStorages[] = {"bf16", "q8_0", "q4_1"};
+  int32_t kind = 0;
+  while (kind < 3 && storage != kStorages[kind]) ++kind;
+  if (kind == 3) {
+    throw nb::value_error(("linear: storage is '" + storage + "', wanted bf16, q8_0 or q4_1").c_str());
+  }
+  if (out_features < 1) {
+    throw nb::value_error(("linear: out_features is " + std::to_string(out_features) + ", wanted at least 1").c_str());
+  }
+  const auto rows = input<float>({kName, "x", "M, K"}, x, {kAny, kAny});
+  dspark_linear_params params{};
+  params.num_rows = rows.size(0);
+  params.in_features = rows.size(1);
+  params.out_features = out_features;
+  params.storage = kind;
+  const int64_t words = dspark_linear_words(kind, params.in_features);
+  const int64_t slabs = (out_features + 63) / 64;
+  // Where the storage does not take the width (-1, which matches every shape here), the operator says so.
+  const auto packed = input<int32_t>({kName, "weight", "slabs, words, 64"}, weight, {slabs, words, 64});
+  const auto added = optional_input<float>({kName, "bias", "N"}, bias, {out_features});
+  const Output<float> result({kName, "output", "M, N"}, output, {params.num_rows, out_features});
+  params.input = rows.data();
+  params.weight = packed.data();
+  params.bias = added.data();
+  params.output = result.data();
+  launch(dspark_linear, params, parallel);
+  return result.object;
+}
+
 uint64_t op_nanoseconds(const std::string& op) {
-  constexpr const char* kNames[DSPARK_NUM_OPS] = {"draft", "cutoff", "accept", "kv_update", "attention"};
+  constexpr const char* kNames[DSPARK_NUM_OPS] = {"draft", "cutoff", "accept", "kv_update", "attention", "linear"};
   for (int i = 0; i < DSPARK_NUM_OPS; ++i) {
     if (op == kNames[i]) return dspark_op_nanoseconds(static_cast<dspark_op>(i));
   }
   throw nb::value_error(
-      ("op_nanoseconds: op is '" + op + "', wanted draft, cutoff, accept, kv_update or attention").c_str());
+      ("op_nanoseconds: op is '" + op + "', wanted draft, cutoff, accept, kv_update, attention or linear").c_str());
 }
 
 }  // namespace
@@ -286,6 +318,8 @@ NB_MODULE(dspark_ops, module) {
              "update_lengths"_a.none() = none, "parallel"_a = true);
   module.def("attention", &py::attention, kw_only(), "query"_a, "key"_a, "value"_a, "kv_lengths"_a, "causal"_a,
              "query_lengths"_a.none() = none, "output"_a.none() = none, "parallel"_a = true);
+  module.def("linear", &py::linear, kw_only(), "x"_a, "weight"_a, "storage"_a, "out_features"_a, "bias"_a.none() = none,
+             "output"_a.none() = none, "parallel"_a = true);
   module.def("op_nanoseconds", &py::op_nanoseconds, "op"_a);
   module.def("abi_version", &dspark_abi_version);
 }

@@ -4,6 +4,7 @@ Arrays are C-contiguous, of exactly the dtype and shape named, and never copied;
 wanted. Outputs that are not passed in are allocated. The GIL is released while an operator runs; with
 `parallel=False` it stays on the calling thread. Results do not depend on the number of threads.
 Axes: R requests, K block size, V target and Vd draft vocabulary, N logit rows, r rank, d hidden width,
+M rows, N and K output and input features of linear,
 B slots, T packed tokens, Q padded queries, H and Hkv heads, D head width, S cache capacity.
 """
 
@@ -124,8 +125,24 @@ def attention(
     [B, Hkv, S, D]; causal: 0 none, 1 upper left, 2 lower right. Returns the output in the form of the query.
     """
 
+def linear(
+    *,
+    x: _Float,
+    weight: _Int,
+    storage: str,
+    out_features: int,
+    bias: _Float | None = None,
+    output: _Float | None = None,
+    parallel: bool = True,
+) -> _Float:
+    """x W^T + bias in float32, W [N, K] as a checkpoint stores it (DSparkLinear); out_features is N.
+
+    x [M, K]; storage `bf16`, `q8_0` or `q4_1`; weight [ceil(N / 64), words, 64] as dspark_ops.h lays it out; bias [N].
+    Returns y [M, N]. A row depends on that row alone, to the last bit.
+    """
+
 def op_nanoseconds(op: str) -> int:
-    """Time spent so far inside `draft`, `cutoff`, `accept`, `kv_update` or `attention`, by every caller."""
+    """Time spent so far inside `draft`, `cutoff`, `accept`, `kv_update`, `attention` or `linear`, by every caller."""
 
 def abi_version() -> int:
     """Version of the C ABI that the library was built with."""

@@ -46,7 +46,8 @@ typedef enum dspark_op {
   DSPARK_OP_ACCEPT = 2,
   DSPARK_OP_KV_UPDATE = 3,
   DSPARK_OP_ATTENTION = 4,
-  DSPARK_NUM_OPS = 5,
+  DSPARK_OP_LINEAR = 5,
+  DSPARK_NUM_OPS = 6,
 } dspark_op;
 DSPARK_API uint64_t dspark_op_nanoseconds(dspark_op op);
 
@@ -191,6 +192,34 @@ typedef struct dspark_attention_params {
   float* output;             /* as query */
 } dspark_attention_params;
 DSPARK_API dspark_status dspark_attention(const dspark_attention_params* params, const dspark_parallel* parallel);
+
+/// How a checkpoint stores a weight: what a float32 weight w is made of, always exactly.
+typedef enum dspark_storage {
+  DSPARK_STORAGE_BF16 = 0, /* the upper 16 bits of w */
+  DSPARK_STORAGE_Q8_0 = 1, /* w = d * q: q in [-128, 127], a float16 d for 32 inputs */
+  DSPARK_STORAGE_Q4_1 = 2, /* w = d * q + m: q in [0, 15], float16 d and m for 32 inputs */
+} dspark_storage;
+
+/// DSparkLinear: y = x W^T + bias in float32, W [out_features, in_features] kept as the checkpoint stores it.
+/// Columns of y come in slabs of 64; a word holds the next few weights of one column, the first in its lowest bits:
+///   bf16  in_features / 2 words: two weights each;                                in_features even
+///   q8_0  a block of 32 inputs is 1 word (d as float32) and 8 words of four q;    in_features a multiple of 32
+///   q4_1  a block of 32 inputs is 1 word (d, m as float16) and 4 words of eight q;             the same
+/// y[m, n] = (fma over k = 0, 1, ... of x[m, k], w[n, k]) + bias[n]: a row depends on that row alone, to the last bit,
+/// not on num_rows or threads. (Processors without fma round the products too.)
+typedef struct dspark_linear_params {
+  int64_t num_rows;      /* M */
+  int64_t in_features;   /* K */
+  int64_t out_features;  /* N */
+  int32_t storage;       /* dspark_storage */
+  const float* input;    /* [M, K] */
+  const int32_t* weight; /* [ceil(N / 64), words of a column, 64]; columns past N are not used */
+  const float* bias;     /* [N] or null */
+  float* output;         /* [M, N] */
+} dspark_linear_params;
+/// Words of one column; -1 where the storage is unknown or does not take in_features.
+DSPARK_API int64_t dspark_linear_words(int32_t storage, int64_t in_features);
+DSPARK_API dspark_status dspark_linear(const dspark_linear_params* params, const dspark_parallel* parallel);
 
 #ifdef __cplusplus
 }

@@ -143,6 +143,17 @@ inline constexpr OpAttribute kAttentionAttributes[] = {
     {"TRT_decomposable", false, false, nullptr, 0},
 };
 
+inline constexpr OpValue kLinearInputs[] = {
+    {"x", Element::kFloat32, false},
+    {"weight", Element::kInt32, false},
+    {"bias", Element::kFloat32, true},
+};
+inline constexpr OpValue kLinearOutputs[] = {{"y", Element::kFloat32, false}};
+inline constexpr OpAttribute kLinearAttributes[] = {
+    {"storage", true, true, nullptr, 0},
+    {"out_features", false, true, nullptr, 0},
+};
+
 inline constexpr OpEntry kDraft{DSPARK_OP_DRAFT,   kOperatorDomain,    "DSparkDraft",        1,
                                 row(kDraftInputs), row(kDraftOutputs), row(kDraftAttributes)};
 inline constexpr OpEntry kCutoff{DSPARK_OP_CUTOFF,   kOperatorDomain,     "DSparkCutoff", 1,
@@ -153,9 +164,11 @@ inline constexpr OpEntry kKvUpdate{DSPARK_OP_KV_UPDATE,  kAttentionDomain,      
                                    row(kKvUpdateInputs), row(kKvUpdateOutputs), row(kKvUpdateAttributes)};
 inline constexpr OpEntry kAttention{DSPARK_OP_ATTENTION,   kAttentionDomain,       "TRT_Attention",          1,
                                     row(kAttentionInputs), row(kAttentionOutputs), row(kAttentionAttributes)};
+inline constexpr OpEntry kLinear{DSPARK_OP_LINEAR,   kOperatorDomain,     "DSparkLinear",        1,
+                                 row(kLinearInputs), row(kLinearOutputs), row(kLinearAttributes)};
 
 /// Indexed by dspark_op.
-inline constexpr const OpEntry* kAll[DSPARK_NUM_OPS] = {&kDraft, &kCutoff, &kAccept, &kKvUpdate, &kAttention};
+inline constexpr const OpEntry* kAll[DSPARK_NUM_OPS] = {&kDraft, &kCutoff, &kAccept, &kKvUpdate, &kAttention, &kLinear};
 
 }  // namespace op_table
 }  // namespace dspark

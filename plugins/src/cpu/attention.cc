@@ -9,12 +9,12 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
-#include <new>
 #include <utility>
 #include <vector>
 
 #include "dspark/parallel.h"
 #include "lengths.h"
+#include "scratch.h"
 #include "status.h"
 
 namespace dspark {
@@ -118,34 +118,6 @@ struct Lanes {
   }
 
   static DSPARK_INLINE float exp_one(float x) { return exp(splat(x))[0]; }
-};
-
-/// Memory of this thread, kept between calls. 64-byte aligned.
-class Scratch {
- public:
-  Scratch() = default;
-  Scratch(const Scratch&) = delete;
-  Scratch& operator=(const Scratch&) = delete;
-  ~Scratch() { release(); }
-
-  float* floats(int64_t count) {
-    if (count > size_) {
-      release();
-      data_ = static_cast<float*>(::operator new(static_cast<size_t>(count) * sizeof(float), std::align_val_t{64}));
-      size_ = count;
-    }
-    return data_;
-  }
-
- private:
-  void release() {
-    ::operator delete(data_, std::align_val_t{64});
-    data_ = nullptr;
-    size_ = 0;
-  }
-
-  float* data_ = nullptr;
-  int64_t size_ = 0;
 };
 
 /// Sums of a set of rows over some of their keys: the largest score, sum of exp(score - largest), and the values so

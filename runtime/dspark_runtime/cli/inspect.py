@@ -104,7 +104,9 @@ def _engines(manifest: Manifest) -> Table:
         engines.append(("draft", manifest.draft.engine))
     for name, engine in engines:
         heads = f"{engine.num_heads}/{engine.num_kv_heads} x {engine.head_dim}"
-        weights = engine.dtype if engine.quantize == "none" else f"{engine.quantize}, {engine.dtype}"
+        forms = ([] if engine.quantize == "none" else [engine.quantize]) + [engine.dtype]
+        forms += [] if engine.storage == "float32" else [f"stored as {engine.storage}"]
+        weights = ", ".join(forms)
         shape = (engine.vocab_size, engine.hidden_size, engine.num_layers)
         table.add_row(*map(_cell, (name, engine.architecture, *shape, heads, weights)))
     return table

@@ -7,7 +7,7 @@ V  target vocabulary                     Vd draft vocabulary (V unless reduced)
 H  query heads   Hkv  key/value heads    D  head width   S  cache capacity in tokens
 """
 
-FORMAT_VERSION = (1, 1)
+FORMAT_VERSION = (1, 2)
 """Of the bundle: the reader refuses another major number, and accepts a newer minor one."""
 
 MANIFEST = "manifest.json"
