@@ -7,14 +7,21 @@ supports yet are refused when set, never ignored.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import operator
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from numbers import Real
+from typing import Any
 
 from dspark_runtime.contract.errors import ConfigError
 from dspark_runtime.contract.names import ACCEPT_MODES, CUTOFF_POLICIES
 
 GREEDY_BELOW = 1e-5
 """Temperatures below this mean greedy decoding (docs/architecture.md)."""
+MAX_TEMPERATURE = 1e6
+"""Beyond it every distribution is uniform; far beyond, float32 ends."""
+MIN_TOP_P = 2.0**-126
+"""Smallest normal float32, which is what the operators read: less would be 0 there."""
 MAX_TOKENS = 16
 """vLLM's default number of output tokens."""
 MAX_STOP_STRINGS = 64
@@ -67,16 +74,17 @@ class SpeculativeParams:
     """Most proposals verified per round, >= 0; None: the block size."""
 
     def __post_init__(self) -> None:
-        problems = []
-        if self.cutoff != "off":
+        problems = _bool_problems(self, "enabled")
+        if not isinstance(self.cutoff, str):
+            problems.append(f"cutoff is {shown(self.cutoff)}, needs a string")
+        elif self.cutoff != "off":
             try:
                 parse_cutoff(self.cutoff)
             except ValueError as error:
                 problems.append(str(error))
-        if self.accept not in ("auto", *ACCEPT_MODES):
-            problems.append(f"accept is '{self.accept}', supported are auto, {', '.join(ACCEPT_MODES)}")
-        if self.max_len is not None and self.max_len < 0:
-            problems.append(f"max_len is {self.max_len}, needs >= 0")
+        if not isinstance(self.accept, str) or self.accept not in ("auto", *ACCEPT_MODES):
+            problems.append(f"accept is {shown(self.accept)}, supported are auto, {', '.join(ACCEPT_MODES)}")
+        problems += _integer_problem(self, "max_len", 0, None, ">= 0", optional=True)
         if problems:
             raise ConfigError("speculative parameters: " + "; ".join(problems))
 
@@ -125,16 +133,17 @@ class SamplingParams:
     logit_bias: Mapping[int, float] | None = None
 
     def __post_init__(self) -> None:
-        stop = () if self.stop is None else (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
-        object.__setattr__(self, "stop", stop)
-        object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids or ()))
+        problems = [*self._range_problems(), *self._stop_problems()]
+        problems += _bool_problems(self, "ignore_eos", "include_stop_str_in_output", "skip_special_tokens")
+        if not isinstance(self.speculative, SpeculativeParams):
+            problems.append(f"speculative is {shown(self.speculative)}, needs SpeculativeParams")
+        problems += self._unsupported()
+        if problems:
+            raise ConfigError("sampling parameters: " + "; ".join(problems))
         if self.seed == -1:
             object.__setattr__(self, "seed", None)
         if self.top_k == -1:
             object.__setattr__(self, "top_k", 0)
-        problems = [*self._range_problems(), *self._stop_problems(), *self._unsupported()]
-        if problems:
-            raise ConfigError("sampling parameters: " + "; ".join(problems))
 
     @property
     def is_greedy(self) -> bool:
@@ -146,30 +155,35 @@ class SamplingParams:
         return tuple(self.stop or ())
 
     def _range_problems(self) -> list[str]:
-        problems = []
-        if not (math.isfinite(self.temperature) and self.temperature >= 0.0):
-            problems.append(f"temperature is {self.temperature}, needs >= 0")
-        if not 0 <= self.top_k < 2**31:
-            problems.append(f"top_k is {self.top_k}, needs >= 0 (0 or -1: off)")
-        if not 0.0 < self.top_p <= 1.0:
-            problems.append(f"top_p is {self.top_p}, needs (0, 1]")
-        if not 0.0 <= self.min_p <= 1.0:
-            problems.append(f"min_p is {self.min_p}, needs [0, 1]")
-        if self.seed is not None and not 0 <= self.seed < 2**64:
-            problems.append(f"seed is {self.seed}, needs [0, 2**64)")
-        if self.max_tokens is not None and self.max_tokens < 1:
-            problems.append(f"max_tokens is {self.max_tokens}, needs >= 1")
-        return problems
+        return [
+            *_float_problem(self, "temperature", 0.0, MAX_TEMPERATURE, f">= 0 and at most {MAX_TEMPERATURE:.0f}"),
+            *_integer_problem(self, "top_k", -1, 2**31, ">= 0 and below 2**31 (0 or -1: off)"),
+            *_float_problem(self, "top_p", MIN_TOP_P, 1.0, f"(0, 1], in float32 at least {MIN_TOP_P:.3g}"),
+            *_float_problem(self, "min_p", 0.0, 1.0, "[0, 1]"),
+            *_integer_problem(self, "seed", -1, 2**64, "[0, 2**64)", optional=True),
+            *_integer_problem(self, "max_tokens", 1, None, ">= 1", optional=True),
+        ]
 
     def _stop_problems(self) -> list[str]:
         problems = []
-        strings = self.stop_strings
-        if any(not isinstance(text, str) or not text or len(text) > MAX_STOP_LENGTH for text in strings):
+        stop: Any = (self.stop,) if isinstance(self.stop, str) else () if self.stop is None else self.stop
+        if not isinstance(stop, Sequence) or isinstance(stop, bytes | bytearray):
+            problems.append(f"stop is {shown(stop)}, needs a string or a list of strings")
+        elif len(stop) > MAX_STOP_STRINGS:
+            problems.append(f"stop has {len(stop)} strings, needs at most {MAX_STOP_STRINGS}")
+        elif any(not isinstance(text, str) or not 0 < len(text) <= MAX_STOP_LENGTH for text in stop):
             problems.append(f"stop needs strings of 1 to {MAX_STOP_LENGTH} characters")
-        if len(strings) > MAX_STOP_STRINGS:
-            problems.append(f"stop has {len(strings)} strings, needs at most {MAX_STOP_STRINGS}")
-        if any(not isinstance(token, int) or token < 0 for token in self.stop_token_ids or ()):
-            problems.append(f"stop_token_ids is {self.stop_token_ids}, needs token ids >= 0")
+        else:
+            object.__setattr__(self, "stop", tuple(stop))
+        given: Any = () if self.stop_token_ids is None else self.stop_token_ids
+        if isinstance(given, str | bytes | bytearray | Mapping) or not isinstance(given, Iterable):
+            problems.append(f"stop_token_ids is {shown(given)}, needs a list of token ids >= 0")
+        else:
+            entries = tuple(given)
+            tokens = tuple(as_integer(entry) for entry in entries)
+            if any(token is None or token < 0 for token in tokens):
+                problems.append(f"stop_token_ids is {shown(entries)}, needs token ids >= 0")
+            object.__setattr__(self, "stop_token_ids", tokens)
         return problems
 
     def _unsupported(self) -> list[str]:
@@ -178,10 +192,74 @@ class SamplingParams:
             "frequency_penalty": 0.0,
         }  # fmt: skip
         problems = [
-            f"{name} is {getattr(self, name)}, supported is only {value}"
+            f"{name} is {shown(getattr(self, name))}, supported is only {value}"
             for name, value in neutral.items()
-            if getattr(self, name) != value
+            if not _is_neutral(getattr(self, name), value)
         ]
-        if self.logit_bias:
+        if not (self.logit_bias is None or (isinstance(self.logit_bias, Mapping) and not self.logit_bias)):
             problems.append("logit_bias is not supported yet")
         return problems
+
+
+def as_integer(value: object) -> int | None:
+    """`value` as a Python integer where it is one, NumPy's included; None for everything else, bool included."""
+    if isinstance(value, bool):
+        return None
+    try:
+        return operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        return None
+
+
+def shown(value: object) -> str:
+    """`value` for an error message: short, on one line, whatever it is."""
+    try:
+        text = " ".join(repr(value).split())
+    except Exception:  # an integer of too many digits, an object with a broken repr
+        return f"a value of type {type(value).__name__}"
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def _integer_problem(
+    params: object, name: str, low: int, high: int | None, wanted: str, optional: bool = False
+) -> list[str]:
+    """What is wrong with a field that must be an integer in [low, high); the field becomes a Python int."""
+    value = getattr(params, name)
+    if value is None and optional:
+        return []
+    number = as_integer(value)
+    if number is None:
+        return [f"{name} is {shown(value)}, needs an integer {wanted}"]
+    if number < low or (high is not None and number >= high):
+        return [f"{name} is {shown(number)}, needs {wanted}"]
+    object.__setattr__(params, name, number)
+    return []
+
+
+def _float_problem(params: object, name: str, low: float, high: float, wanted: str) -> list[str]:
+    """What is wrong with a field that must be a number in [low, high]; the field becomes a Python float."""
+    value = getattr(params, name)
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return [f"{name} is {shown(value)}, needs a number {wanted}"]
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
+    if not low <= number <= high:
+        return [f"{name} is {shown(number)}, needs {wanted}"]
+    object.__setattr__(params, name, number)
+    return []
+
+
+def _bool_problems(params: object, *fields: str) -> list[str]:
+    return [
+        f"{name} is {shown(getattr(params, name))}, needs True or False"
+        for name in fields
+        if not isinstance(getattr(params, name), bool)
+    ]
+
+
+def _is_neutral(value: object, neutral: float | None) -> bool:
+    if neutral is None or value is None:
+        return value is neutral
+    return isinstance(value, Real) and not isinstance(value, bool) and value == neutral

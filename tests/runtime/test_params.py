@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from dspark_runtime.contract.errors import CapacityError, ConfigError
@@ -28,6 +29,38 @@ def test_spellings_of_vllm_mean_the_same() -> None:
         ({"temperature": float("nan")}, "temperature is nan"),
         ({"temperature": float("inf")}, "temperature is inf"),
         ({"top_k": -2}, "top_k is -2"),
+        ({"temperature": 1e39}, "temperature is 1e+39, needs >= 0 and at most 1000000"),
+        ({"temperature": 10**400}, "temperature is inf"),
+        ({"temperature": "1"}, "temperature is '1', needs a number"),
+        ({"temperature": None}, "temperature is None, needs a number"),
+        ({"temperature": True}, "temperature is True, needs a number"),
+        ({"top_k": 1.5}, "top_k is 1.5, needs an integer"),
+        ({"top_k": 2**31}, "top_k is 2147483648, needs"),
+        ({"top_k": np.array([1, 2])}, "top_k is array([1, 2]), needs an integer"),
+        ({"top_p": 1e-50}, "top_p is 1e-50, needs (0, 1], in float32 at least 1.18e-38"),
+        ({"min_p": float("nan")}, "min_p is nan"),
+        ({"seed": 1.5}, "seed is 1.5, needs an integer [0, 2**64)"),
+        ({"seed": True}, "seed is True, needs an integer"),
+        ({"seed": -2}, "seed is -2, needs [0, 2**64)"),
+        ({"seed": 10**5000}, "seed is a value of type int, needs [0, 2**64)"),
+        ({"max_tokens": 2.5}, "max_tokens is 2.5, needs an integer >= 1"),
+        ({"max_tokens": float("nan")}, "max_tokens is nan, needs an integer"),
+        ({"stop": b"x"}, "stop is b'x', needs a string or a list of strings"),
+        ({"stop": {"x": 1}}, "stop is {'x': 1}, needs a string or a list of strings"),
+        ({"stop": 3}, "stop is 3, needs a string or a list of strings"),
+        ({"stop": ["a", 3]}, "stop needs strings of 1 to 4096 characters"),
+        ({"stop_token_ids": 3}, "stop_token_ids is 3, needs a list of token ids >= 0"),
+        ({"stop_token_ids": "34"}, "stop_token_ids is '34', needs a list of token ids >= 0"),
+        ({"stop_token_ids": [1.5]}, "stop_token_ids is (1.5,), needs token ids >= 0"),
+        ({"ignore_eos": "no"}, "ignore_eos is 'no', needs True or False"),
+        ({"skip_special_tokens": 1}, "skip_special_tokens is 1, needs True or False"),
+        ({"include_stop_str_in_output": None}, "include_stop_str_in_output is None, needs True or False"),
+        ({"speculative": {"cutoff": "all"}}, "speculative is {'cutoff': 'all'}, needs SpeculativeParams"),
+        ({"speculative": None}, "speculative is None, needs SpeculativeParams"),
+        ({"n": True}, "n is True, supported is only 1"),
+        ({"n": np.array([1, 2])}, "n is array([1, 2]), supported is only 1"),
+        ({"logit_bias": np.array([1, 2])}, "logit_bias is not supported yet"),
+        ({"temperature": "x" * 9999}, "xxx..., needs a number"),
         ({"top_p": 0.0}, "top_p is 0.0, needs (0, 1]"),
         ({"top_p": 1.5}, "top_p is 1.5"),
         ({"min_p": 1.1}, "min_p is 1.1, needs [0, 1]"),
@@ -66,12 +99,37 @@ def test_sampling_problems_come_all_in_one_message() -> None:
         ({"cutoff": "survival:nan"}, "needs a number in [0, 1]"),
         ({"accept": "relaxed"}, "accept is 'relaxed', supported are auto, greedy, rejection, coupled"),
         ({"max_len": -1}, "max_len is -1, needs >= 0"),
+        ({"max_len": float("nan")}, "max_len is nan, needs an integer >= 0"),
+        ({"max_len": 2.0}, "max_len is 2.0, needs an integer >= 0"),
+        ({"cutoff": 0.4}, "cutoff is 0.4, needs a string"),
+        ({"cutoff": None}, "cutoff is None, needs a string"),
+        ({"accept": 1}, "accept is 1, supported are auto"),
+        ({"enabled": "no"}, "enabled is 'no', needs True or False"),
     ],
 )
 def test_speculative_value_out_of_range_is_refused_by_name(values: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         SpeculativeParams(**values)
     assert message in str(caught.value)
+
+
+def test_numbers_of_numpy_are_taken_as_pythons() -> None:
+    params = SamplingParams(
+        temperature=np.float32(0.5), top_k=np.int64(3), seed=np.uint64(2**64 - 1), max_tokens=np.int32(4),
+        stop_token_ids=np.array([5, 6]), speculative=SpeculativeParams(max_len=np.int8(2)),
+    )  # fmt: skip
+    values = (params.temperature, params.top_k, params.seed, params.max_tokens, params.speculative.max_len)
+    assert values == (0.5, 3, 2**64 - 1, 4, 2)
+    assert [type(value) for value in values] == [float, int, int, int, int]
+    assert params.stop_token_ids == (5, 6)
+
+
+@pytest.mark.parametrize("values", [{"temperature": 1e6}, {"top_p": 2.0**-126}, {"min_p": 1e-300}])
+def test_edges_of_the_ranges_are_in_them_as_float32(values: dict[str, float]) -> None:
+    (name, value), params = next(iter(values.items())), SamplingParams(**values)
+    assert getattr(params, name) == value
+    assert np.isfinite(np.float32(value))
+    assert name != "top_p" or np.float32(value) > 0
 
 
 @pytest.mark.parametrize(

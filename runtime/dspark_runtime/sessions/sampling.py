@@ -37,6 +37,8 @@ class SamplingInputs:
         """Inputs by name: SAMPLING_INPUTS, the cutoff's policy and threshold. anchor_positions: [R]."""
         key = tuple(sampling)
         if key != self._last:
+            # Until all are filled nothing may be taken for the last step's.
+            self._last = ()
             self._tensors = {name: buffer.view(len(key)) for name, buffer in self._buffers.items()}
             for name, tensor in self._tensors.items():
                 tensor.array[:] = [getattr(entry, name) for entry in key]
