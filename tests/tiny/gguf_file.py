@@ -80,7 +80,7 @@ def make_gguf(
 ) -> Path:
     """Write `folder`/model.gguf holding the model that make_target(family, **overrides) makes; returns the file.
 
-    quantization: F32, F16 or Q8_0, of matrices whose rows it divides. pre: tokenizer kind, None is the family's
+    quantization: F32, F16, Q8_0 or Q4_1, of matrices whose rows it divides. pre: tokenizer kind, None is the family's
     (llama `smollm`, qwen2 `qwen2`). extra_fields: more keys, e.g. `llama.rope.scaling.type`; str, int,
     float or bool. Only what GGUF of these families can say is allowed of make_target: no o or mlp biases, rope default.
     """
