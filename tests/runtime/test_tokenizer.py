@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import time
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 import dspark_runtime.tokenizer as tokenizer_module
+from dspark_runtime import template_worker, templates
 from dspark_runtime.contract.errors import BundleError, ConfigError
 from dspark_runtime.tokenizer import Tokenizer
 from tests.tiny import CHAT_TEMPLATE, make_tokenizer
@@ -86,7 +88,11 @@ def test_special_tokens_are_left_out_of_text_unless_wanted(folder: Path) -> None
 
 
 def test_template_in_a_list_is_found_by_the_name_default(folder: Path) -> None:
-    named = [{"name": "tool_use", "template": "no"}, {"name": "default", "template": "{{ messages[0].content }}"}]
+    named = [
+        {"template": "nameless"},
+        {"name": "tool_use", "template": "no"},
+        {"name": "default", "template": "{{ messages[0].content }}"},
+    ]
     assert make(folder, None, chat_template=named).render_chat([{"role": "user", "content": "x"}]) == "x"
 
 
@@ -119,6 +125,14 @@ def test_chat_of_something_else_is_refused(folder: Path, messages: Any) -> None:
             "more than",
         ),
         ("{{ 10 ** 100000000 }}", "more than"),
+        ("{{ '{} {}'.format(1) }}", "failed on the messages: IndexError"),
+        ("{% set a = [1, 2, 3] %}{{ a.index(9) }}", "failed on the messages: ValueError"),
+        ("{{ 'abc'.encode('no such codec') }}", "failed on the messages: LookupError"),
+        ("{{ (1).to_bytes(4000000000, 'big') }}", "needs too much memory"),
+        ("{{ 'a' | center(4000000000) }}", "needs too much memory"),
+        ("{{ 'a'.zfill(4000000000) }}", "needs too much memory"),
+        ("{{ '{:>4000000000}'.format(1) }}", "needs too much memory"),
+        ("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "RecursionError"),
         ("{% for i in range(100000) %}{% for j in range(100000) %}{{ messages }}{% endfor %}{% endfor %}", ""),
     ],
 )
@@ -135,6 +149,52 @@ def test_template_that_loops_without_writing_is_stopped(folder: Path, monkeypatc
     with pytest.raises(ConfigError, match=r"took more than 0\.2 s"):
         make(folder, template).render_chat(CHAT)
     assert time.monotonic() - start < 5
+
+
+def test_template_that_computes_in_one_long_call_is_ended_and_the_next_chat_rendered(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tokenizer_module, "MAX_RENDER_SECONDS", 0.2)
+    monkeypatch.setattr(templates, "GRACE_SECONDS", 0.8)
+    # One filter that copies a growing list 4000 times: the clock of the sandbox does not see inside.
+    slow = "{{ (([[0] * 4000] * 4000) | sum(start=[])) | length }}"
+    template = "{% if messages | length > 1 %}" + slow + "{% endif %}fine"
+    tokenizer = make(folder, template)
+    start = time.monotonic()
+    with pytest.raises(ConfigError, match=r"took more than 0\.2 s"):
+        tokenizer.render_chat(CHAT)
+    assert time.monotonic() - start < 5
+    assert tokenizer.render_chat(CHAT[:1]) == "fine"
+
+
+def test_process_that_renders_is_kept_replaced_when_dead_and_gone_with_the_tokenizer(folder: Path) -> None:
+    tokenizer = make(folder, CHAT_TEMPLATE)
+    wanted = tokenizer.render_chat(CHAT)
+    first = tokenizer._renderer._process
+    assert first is not None and tokenizer.render_chat(CHAT) == wanted and tokenizer._renderer._process is first
+    first.kill()
+    first.wait()
+    assert tokenizer.render_chat(CHAT) == wanted
+    second = tokenizer._renderer._process
+    assert second is not None and second is not first and second.poll() is None
+    del tokenizer
+    gc.collect()
+    assert second.poll() is not None
+
+
+def test_chat_is_rendered_here_where_the_system_cannot_limit_a_process(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = make(folder, CHAT_TEMPLATE).render_chat(CHAT)
+    monkeypatch.setattr(template_worker, "HAS_LIMITS", False)
+    tokenizer = make(folder, CHAT_TEMPLATE)
+    assert tokenizer.render_chat(CHAT) == wanted
+    assert tokenizer._renderer._process is None
+
+
+def test_chat_with_a_variable_that_is_no_json_is_refused(folder: Path) -> None:
+    with pytest.raises(ConfigError, match="must be values of JSON"):
+        make(folder, CHAT_TEMPLATE).render_chat(CHAT, tools=[object()])
 
 
 def test_template_with_a_syntax_error_is_a_fault_of_the_bundle(folder: Path) -> None:
