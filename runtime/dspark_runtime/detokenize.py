@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 REPLACEMENT = "\ufffd"
-"""What decoders write for bytes that are not UTF-8, and so for a character that is still incomplete."""
+"""What decoders write for bytes that are not UTF-8, and so for a character that is still incomplete: byte-level
+decoders once, byte-fallback decoders once per byte of the whole run of byte tokens, complete characters included."""
 MAX_WINDOW = 48
 """Tokens decoded at once before the window moves on."""
 CONTEXT = 6
@@ -49,8 +50,8 @@ class Detokenizer:
         """Take one token; True when a stop string ended with it. Tokens after that are the caller's to drop."""
         self._ids.append(token)
         window = self._decode(self._ids[self._start :])
-        # At most the last character can still change: everything before it is settled.
-        settled = window[:-1] if window.endswith(REPLACEMENT) else window
+        # Only these can still change. They may hide characters of the same run that were settled before.
+        settled = window.rstrip(REPLACEMENT)
         self._extend(settled[self._shown :])
         self._shown = max(self._shown, len(settled))
         if len(self._ids) - self._start > MAX_WINDOW and len(settled) == len(window):
@@ -61,8 +62,9 @@ class Detokenizer:
         """No more tokens: an incomplete character at the end becomes a replacement character."""
         if self.stopped_by is None:
             window = self._decode(self._ids[self._start :])
-            self._extend(window[self._shown :])
-            self._shown = len(window)
+            hides = len(window.rstrip(REPLACEMENT)) < self._shown
+            self._extend(REPLACEMENT if hides else window[self._shown :])
+            self._shown = max(self._shown, len(window))
 
     def stream(self, finished: bool = False) -> str:
         """Text since the last call that no stop string can take back any more; with `finished` all of it."""
@@ -96,3 +98,16 @@ class Detokenizer:
         if context and REPLACEMENT not in context and self._text.endswith(context):
             self._start = start
             self._shown = len(context)
+
+
+def text_of(decode: Callable[[Sequence[int]], str], ids: Sequence[int]) -> str:
+    """What a Detokenizer makes of all `ids`, decoded at once where that is the same: a byte-fallback decoder writes off
+    a whole run for one incomplete character, most often the one that the length limit cuts."""
+    text = decode(ids)
+    if REPLACEMENT not in text:
+        return text
+    detokenizer = Detokenizer(decode)
+    for token in ids:
+        detokenizer.append(token)
+    detokenizer.finish()
+    return detokenizer.text

@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, decoders, models
+from tokenizers import Tokenizer, decoders, models, normalizers
 
-from dspark_runtime.detokenize import REPLACEMENT, Detokenizer
+from dspark_runtime.detokenize import REPLACEMENT, Detokenizer, text_of
 from tests.tiny import make_tokenizer
 
 
@@ -123,3 +123,62 @@ def test_stop_string_inside_one_token_cuts_it() -> None:
     assert [detokenizer.append(0), detokenizer.append(1)] == [False, True]
     assert detokenizer.text == "one two"
     assert detokenizer.stopped_by == "."
+
+
+@pytest.fixture(scope="module")
+def byte_fallback() -> Tokenizer:
+    """Letters have tokens of their own, every other character is spelled in bytes, as in Llama 2."""
+    vocab = {f"<0x{byte:02X}>": byte for byte in range(256)} | {"\u2581": 256, "a": 257, "b": 258, "\u00e9": 259}
+    raw = Tokenizer(models.BPE(vocab=vocab, merges=[], byte_fallback=True))
+    raw.normalizer = normalizers.Replace(" ", "\u2581")
+    raw.decoder = decoders.Sequence([decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse()])
+    return raw
+
+
+def chunks_of(raw: Tokenizer, ids: Sequence[int], stop: Sequence[str] = ()) -> tuple[Detokenizer, list[str], int]:
+    """The detokenizer after `ids`, what it showed token by token, and how many tokens it took."""
+    detokenizer = Detokenizer(lambda window: raw.decode(list(window)), stop)
+    chunks, taken = [], 0
+    for token in ids:
+        taken += 1
+        stopped = detokenizer.append(token)
+        chunks.append(detokenizer.stream())
+        if stopped:
+            break
+    detokenizer.finish()
+    return detokenizer, [*chunks, detokenizer.stream(finished=True)], taken
+
+
+@settings(max_examples=60)
+@given(st.text(alphabet="ab \u00e9\u6f22\u5b57\u00df\U0001f600", max_size=60))
+def test_text_in_byte_fallback_tokens_is_shown_in_whole_characters(byte_fallback: Tokenizer, text: str) -> None:
+    ids = byte_fallback.encode(text).ids
+    detokenizer, chunks, _ = chunks_of(byte_fallback, ids)
+    assert detokenizer.text == "".join(chunks) == byte_fallback.decode(ids) == text
+    assert all(REPLACEMENT not in chunk for chunk in chunks)
+
+
+@settings(max_examples=60)
+@given(st.lists(st.one_of(st.integers(0, 259), st.sampled_from([0xE6, 0xBC, 0xA2, 257])), max_size=120))
+def test_any_byte_fallback_tokens_give_the_same_text_at_once_and_in_chunks(
+    byte_fallback: Tokenizer, ids: list[int]
+) -> None:
+    detokenizer, chunks, _ = chunks_of(byte_fallback, ids)
+    assert "".join(chunks) == detokenizer.text == text_of(lambda window: byte_fallback.decode(list(window)), ids)
+    whole = byte_fallback.decode(ids)
+    assert REPLACEMENT in whole or whole == detokenizer.text
+
+
+def test_stop_string_in_byte_fallback_tokens_ends_at_its_last_byte(byte_fallback: Tokenizer) -> None:
+    ids = byte_fallback.encode("a\u5b57\u6f22b").ids
+    detokenizer, chunks, taken = chunks_of(byte_fallback, ids, ["\u6f22"])
+    assert (detokenizer.stopped_by, detokenizer.text, "".join(chunks)) == ("\u6f22", "a\u5b57", "a\u5b57")
+    assert taken == 1 + 3 + 3
+
+
+@pytest.mark.parametrize("missing", [1, 2])
+def test_character_cut_off_by_the_end_leaves_those_before_it_in_its_run(byte_fallback: Tokenizer, missing: int) -> None:
+    ids = byte_fallback.encode("a\u5b57\u6f22").ids[:-missing]
+    detokenizer, chunks, _ = chunks_of(byte_fallback, ids)
+    assert detokenizer.text == "".join(chunks) == "a\u5b57" + REPLACEMENT
+    assert text_of(lambda window: byte_fallback.decode(list(window)), ids) == detokenizer.text
