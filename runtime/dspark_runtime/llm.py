@@ -10,20 +10,21 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from numbers import Integral
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeGuard
+
+import numpy as np
 
 from dspark_runtime.bundle import CHAT_TEMPLATE, Bundle, open_bundle
 from dspark_runtime.contract.errors import BundleError, ConfigError, DsparkError
 from dspark_runtime.contract.manifest import Manifest
 from dspark_runtime.contract.names import GENERATION_CONFIG, TOKENIZER, TOKENIZER_CONFIG
-from dspark_runtime.detokenize import Detokenizer
+from dspark_runtime.detokenize import Detokenizer, text_of
 from dspark_runtime.engine import Engine
 from dspark_runtime.executor import AcceptanceOverride, open_executor
 from dspark_runtime.outputs import CompletionOutput, RequestOutput, RequestStats
-from dspark_runtime.params import SamplingParams
+from dspark_runtime.params import SamplingParams, as_integer, shown
 from dspark_runtime.profile import Profile
 from dspark_runtime.request import Request, make_request
 from dspark_runtime.scheduler import CHUNK_TOKENS, Scheduler
@@ -216,6 +217,8 @@ class LLM:
             return [self.default_sampling_params] * num_prompts
         if isinstance(params, SamplingParams):
             return [params] * num_prompts
+        if not isinstance(params, Sequence) or not all(isinstance(entry, SamplingParams) for entry in params):
+            raise ConfigError(f"params is {shown(params)}, wanted SamplingParams or a list of them")
         if len(params) != num_prompts:
             raise ConfigError(
                 f"params has {len(params)} entries for {num_prompts} prompts, wanted one for each or one for all"
@@ -228,7 +231,7 @@ class LLM:
         if isinstance(prompt, str):
             ids = self.tokenizer.encode(prompt, add_special_tokens=not isinstance(prompt, RenderedPrompt))
         else:
-            ids = [int(token) for token in prompt]
+            ids = _token_ids(prompt)
         request = make_request(self._next_id, text, ids, params, self.manifest, engine.clock())
         self._next_id += 1
         detokenizer = None
@@ -254,8 +257,8 @@ class LLM:
         else:
             # Without stop strings the text is made once, at the end.
             ends_in_stop = bool(ids) and request.finish_reason == "stop" and not params.include_stop_str_in_output
-            shown = ids[:-1] if ends_in_stop else ids
-            text = self.tokenizer.decode(shown, params.skip_special_tokens)
+            kept = ids[:-1] if ends_in_stop else ids
+            text = text_of(self.tokenizer.decoder(params.skip_special_tokens), kept)
         assert request.finish_reason is not None and request.finish_time is not None
         first = request.first_token_time if request.first_token_time is not None else request.finish_time
         output = RequestOutput(
@@ -322,18 +325,33 @@ class TextStream:
         return self._output
 
 
-def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
+def _as_list(prompts: Any) -> list[Prompt]:
+    """Prompts as a list, one alone included. Raises ConfigError for what is neither text nor token ids."""
     if isinstance(prompts, str):
         return [prompts]
-    listed = list(prompts)
-    if listed and all(isinstance(entry, Integral) for entry in listed):
-        return [listed]  # type: ignore[list-item]
-    for entry in listed:
-        if not isinstance(entry, str) and not (
-            isinstance(entry, Sequence) and all(isinstance(token, Integral) for token in entry)
-        ):
-            raise ConfigError(f"prompt is {type(entry).__name__}, wanted text or a list of token ids")
-    return listed  # type: ignore[return-value]
+    listed = list(prompts) if isinstance(prompts, Iterator) else _entries(prompts)
+    if any(as_integer(entry) is not None for entry in listed):
+        return [_token_ids(listed)]
+    return [entry if isinstance(entry, str) else _token_ids(entry) for entry in listed]
+
+
+def _token_ids(prompt: object) -> list[int]:
+    ids = [as_integer(entry) for entry in _entries(prompt)]
+    if None in ids:
+        raise _wrong_prompt(prompt)
+    return ids  # type: ignore[return-value]
+
+
+def _entries(prompt: Any) -> list[Any]:
+    """Of a list, a tuple or an array in one of these places; bytes and mappings are none, whatever they hold."""
+    is_list = isinstance(prompt, Sequence) and not isinstance(prompt, str | bytes | bytearray | memoryview)
+    if not is_list and not (isinstance(prompt, np.ndarray) and prompt.ndim > 0):
+        raise _wrong_prompt(prompt)
+    return list(prompt)
+
+
+def _wrong_prompt(prompt: object) -> ConfigError:
+    return ConfigError(f"prompt is {type(prompt).__name__} {shown(prompt)}, wanted text or a list of token ids")
 
 
 def _is_conversation(messages: object) -> TypeGuard[Sequence[Message]]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from dspark_runtime.contract.errors import CapacityError, ConfigError
 from dspark_runtime.contract.manifest import Manifest
 from dspark_runtime.contract.names import ACCEPT_MODES, CUTOFF_POLICIES
-from dspark_runtime.params import Cutoff, SamplingParams, parse_cutoff
+from dspark_runtime.params import Cutoff, SamplingParams, parse_cutoff, shown
 from dspark_runtime.plan import SlotSampling
 
 DEFAULT_CUTOFF = {"head": Cutoff("threshold", 0.4), "top1": Cutoff("threshold", 0.6)}
@@ -105,7 +105,8 @@ def make_request(
             "token of output); shorten it or build with a larger --max-seq-len"
         )
     if not (min(token_ids) >= 0 and max(token_ids) < vocab):
-        raise ConfigError(f"prompt has token ids {min(token_ids)} to {max(token_ids)}, needs [0, {vocab})")
+        lowest, highest = shown(min(token_ids)), shown(max(token_ids))
+        raise ConfigError(f"prompt has token ids {lowest} to {highest}, needs [0, {vocab})")
     block_size = manifest.draft.block_size if manifest.draft is not None else 0
     drafts = block_size > 0 and params.speculative.drafts
     most = block_size if params.speculative.max_len is None else min(block_size, params.speculative.max_len)

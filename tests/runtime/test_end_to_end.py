@@ -236,8 +236,45 @@ def test_prompts_may_be_text_or_tokens_one_or_many(shared_llm: GetLLM) -> None:
     assert llm.generate([], GREEDY) == []
     with pytest.raises(ConfigError, match="params has 1 entries for 2 prompts"):
         llm.generate(["a", "b"], [GREEDY])
-    with pytest.raises(ConfigError, match="prompt is float"):
-        llm.generate([1.5], GREEDY)  # type: ignore[list-item]
+    assert ids(llm.generate([np.array(one.prompt_token_ids)], GREEDY)) == [one.token_ids]
+    assert "".join(llm.stream(np.array(one.prompt_token_ids), GREEDY)) == one.text
+
+
+@pytest.mark.parametrize(
+    ("prompt", "found"),
+    [
+        (b"text", "bytes b'text'"),
+        ({"prompt": "x"}, "dict {'prompt': 'x'}"),
+        (True, "bool True"),
+        (None, "NoneType None"),
+        (1.5, "float 1.5"),
+        ([[1.5, 2.5]], r"list \[1.5, 2.5\]"),
+        ([1, True], r"list \[1, True\]"),
+        ([[[1, 2]]], r"list \[\[1, 2\]\]"),
+        ([np.array([1.5])], r"ndarray array\(\[1.5\]\)"),
+    ],
+)
+def test_prompt_of_a_wrong_type_is_refused_before_anything_runs(shared_llm: GetLLM, prompt: object, found: str) -> None:
+    llm = shared_llm("none")
+    for call in (lambda: llm.generate(["a", prompt]), lambda: llm.stream(prompt), lambda: llm.generate(prompt)):
+        with pytest.raises(ConfigError, match=r"prompt is \w+ .*, wanted text or a list of token ids"):
+            call()
+    one = prompt[0] if isinstance(prompt, list) and isinstance(prompt[0], list | np.ndarray) else prompt
+    with pytest.raises(ConfigError, match=f"prompt is {found}, wanted"):
+        llm.stream(one)
+    assert llm._open_engine().num_unfinished == 0
+
+
+def test_token_id_of_thousands_of_digits_is_refused_in_words(shared_llm: GetLLM) -> None:
+    with pytest.raises(ConfigError, match="prompt has token ids 1 to a value of type int"):
+        shared_llm("none").generate([1, 10**5000])
+
+
+@pytest.mark.parametrize("params", [{"max_tokens": 3}, [None], "x", 3])
+def test_params_that_are_none_are_refused(shared_llm: GetLLM, params: object) -> None:
+    for call in (shared_llm("none").generate, shared_llm("none").stream):
+        with pytest.raises(ConfigError, match=r"params is .*, wanted SamplingParams or a list of them"):
+            call("The", params)
 
 
 def test_closed_llm_says_so(bundle: Callable[[str], Path]) -> None:
