@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from collections.abc import Mapping
@@ -12,8 +13,13 @@ import onnxruntime
 from dspark_runtime.contract.errors import BundleError, ConfigError, DsparkError
 from dspark_runtime.contract.names import PRESENT
 from dspark_runtime.oplib import has_onnxruntime_ops, library_path
+from dspark_runtime.params import as_integer, shown
 from dspark_runtime.sessions.base import Array, Tensor
 
+log = logging.getLogger(__name__)
+
+MAX_THREADS_PER_CORE = 4
+"""More only take time and memory from each other; a mistyped number must not start thousands."""
 LOG_ERRORS = 3
 """ONNX Runtime's severity level: warnings of the optimiser are not for users."""
 
@@ -26,14 +32,27 @@ def share_threads(num_threads: int | None = None) -> int:
 
     num_threads: None is one per core that this process may use. Two sessions with pools of their own steal each
     other's cores: speculative decoding then costs more than it gains. The first call decides; raises
-    ConfigError when a later one wants another size.
+    ConfigError when a later one wants another size, or more than MAX_THREADS_PER_CORE.
     """
     global _pool_threads
+    cores = len(os.sched_getaffinity(0))
+    if num_threads is not None:
+        number = as_integer(num_threads)
+        if number is None or number < 1:
+            raise ConfigError(f"num_threads is {shown(num_threads)}, needs an integer >= 1")
+        if number > MAX_THREADS_PER_CORE * cores:
+            raise ConfigError(
+                f"num_threads is {shown(number)}, but this process may use {cores} cores; "
+                f"needs at most {MAX_THREADS_PER_CORE} per core, best is one"
+            )
+        num_threads = number
     with _pool_lock:
         if _pool_threads is None:
-            wanted = num_threads if num_threads is not None else len(os.sched_getaffinity(0))
-            if wanted < 1:
-                raise ConfigError(f"num_threads is {wanted}, needs >= 1")
+            wanted = num_threads if num_threads is not None else cores
+            if wanted > cores:
+                log.warning(
+                    "num_threads is %d on %d cores: threads that wait for a core slow the others", wanted, cores
+                )
             try:
                 onnxruntime.set_global_thread_pool_sizes(wanted, 1)
             except Exception as error:  # pybind raises its own classes
