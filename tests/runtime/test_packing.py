@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dspark_runtime.contract import names
-from dspark_runtime.contract.errors import BundleError
+from dspark_runtime.contract.errors import BundleError, CapacityError
 from dspark_runtime.plan import SlotSampling
 from dspark_runtime.sessions.base import Array, Binding, Tensor
 from dspark_runtime.sessions.buffers import Buffer, allocate_caches
@@ -115,6 +115,15 @@ def test_caches_of_one_name_are_one_array() -> None:
 def test_cache_of_another_capacity_is_refused(shape: tuple[int | None, ...]) -> None:
     with pytest.raises(BundleError, match=r"target_key\.0 has shape .*, wanted \[B, heads, 16, width\]"):
         allocate_caches([FakeSession(shapes={"target_key.0": shape})], 3, 16, "bundle")
+
+
+@pytest.mark.parametrize("capacity", [2**38, 2**61])
+def test_caches_without_room_are_refused_with_their_size_and_what_to_lower(capacity: int) -> None:
+    session = FakeSession(shapes={"target_key.0": (None, 2, None, 8), "target_value.0": (None, 2, None, 8)})
+    size = 2 * 4 * 1024 * 2 * capacity * 8
+    wanted = rf"1024 requests of {capacity} tokens take {size} bytes, .*smaller --max-batch-size or --max-seq-len"
+    with pytest.raises(CapacityError, match=wanted):
+        allocate_caches([session], 1024, capacity, "bundle")
 
 
 def sampling(temperature: float) -> SlotSampling:

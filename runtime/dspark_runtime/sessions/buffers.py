@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 import numpy as np
 import numpy.typing as npt
 
-from dspark_runtime.contract.errors import BundleError
+from dspark_runtime.contract.errors import BundleError, CapacityError
 from dspark_runtime.contract.names import PRESENT
 from dspark_runtime.sessions.base import Array, Session, Tensor
 
@@ -43,15 +43,22 @@ def allocate_caches(sessions: Iterable[Session], num_slots: int, capacity: int, 
     """Zeroed caches [B, Hkv, S, D] for every cache input of the sessions; equal names share one array.
 
     Zeroed, because 0 * NaN of stale memory would show in a masked attention. Raises BundleError where a graph
-    wants another capacity.
+    wants another capacity, CapacityError where this machine has no room for them.
     """
-    caches: dict[str, Array] = {}
+    shapes: dict[str, tuple[int, int, int, int]] = {}
     for session in sessions:
         for name, shape in session.inputs.items():
-            if name + PRESENT not in session.outputs or name in caches:
+            if name + PRESENT not in session.outputs or name in shapes:
                 continue
             _, heads, rows, width = shape
             if heads is None or width is None or rows not in (None, capacity):
                 raise BundleError(f"{where}: input {name} has shape {shape}, wanted [B, heads, {capacity}, width]")
-            caches[name] = np.zeros((num_slots, heads, capacity, width), np.float32)
-    return caches
+            shapes[name] = (num_slots, heads, capacity, width)
+    try:
+        return {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}
+    except (MemoryError, ValueError):  # ValueError: more than an address can count
+        size = sum(4 * math.prod(shape) for shape in shapes.values())
+        raise CapacityError(
+            f"{where}: the caches of {num_slots} requests of {capacity} tokens take {size} bytes, which this machine "
+            "does not give; build with a smaller --max-batch-size or --max-seq-len"
+        ) from None
