@@ -17,7 +17,7 @@ from typing import Any, TypeGuard
 import numpy as np
 
 from dspark_runtime.bundle import CHAT_TEMPLATE, Bundle, open_bundle
-from dspark_runtime.contract.errors import BundleError, ConfigError, DsparkError
+from dspark_runtime.contract.errors import ConfigError, DsparkError
 from dspark_runtime.contract.manifest import Manifest
 from dspark_runtime.contract.names import GENERATION_CONFIG, TOKENIZER, TOKENIZER_CONFIG
 from dspark_runtime.detokenize import Detokenizer, text_of
@@ -91,8 +91,8 @@ class LLM:
     ) -> None:
         """num_threads: of the engines, one number per process; None: one per core. prefill_chunk: most prompt tokens
         between two rounds. acceptance_override: for tests (executor.py). Raises BundleError or ConfigError."""
-        if prefill_chunk < 1:
-            raise ConfigError(f"prefill_chunk is {prefill_chunk}, needs >= 1")
+        if (as_integer(prefill_chunk) or 0) < 1:
+            raise ConfigError(f"prefill_chunk is {shown(prefill_chunk)}, needs an integer >= 1")
         self._bundle: Bundle = open_bundle(bundle)
         self.manifest: Manifest = self._bundle.manifest
         self.tokenizer = _open_tokenizer(self._bundle)
@@ -366,21 +366,26 @@ def _open_tokenizer(bundle: Bundle) -> Tokenizer:
 
 
 def _default_params(bundle: Bundle) -> SamplingParams:
-    """vLLM's rule: what generation_config.json says about sampling, `max_new_tokens` included; its own otherwise."""
+    """vLLM's rule: what generation_config.json says about sampling, `max_new_tokens` included; its own otherwise.
+    A value that cannot be is left out with a warning: the bundle is good without it."""
     config = bundle.json_asset(GENERATION_CONFIG)
-    chosen: dict[str, Any] = {}
+    chosen = SamplingParams()
     for name, kind in _DEFAULT_FIELDS.items():
-        value = config.get(name)
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            chosen["max_tokens" if name == "max_new_tokens" else name] = kind(value)
+        value: Any = config.get(name)
+        if value is None:
+            continue
+        if kind is int and isinstance(value, float) and value.is_integer():
+            value = int(value)
+        change: dict[str, Any] = {"max_tokens" if name == "max_new_tokens" else name: value}
+        try:
+            chosen = replace(chosen, **change)
+        except ConfigError as error:
+            log.warning("%s: %s is left out of the defaults: %s", bundle.folder / GENERATION_CONFIG, name, error)
     penalty = config.get("repetition_penalty", 1.0)
     if penalty not in (None, 1, 1.0):
         log.warning(
             "%s asks for repetition_penalty %s by default; it is not supported yet and left out",
             GENERATION_CONFIG,
-            penalty,
+            shown(penalty),
         )
-    try:
-        return replace(SamplingParams(), **chosen)
-    except (ConfigError, OverflowError, ValueError) as error:
-        raise BundleError(f"{bundle.folder / GENERATION_CONFIG}: {error}") from None
+    return chosen

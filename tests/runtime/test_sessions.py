@@ -19,7 +19,7 @@ import pytest
 
 import dspark_runtime.sessions.onnxruntime as sessions
 from dspark_runtime import LLM, SamplingParams
-from dspark_runtime.contract.errors import BundleError, DsparkError
+from dspark_runtime.contract.errors import BundleError, ConfigError, DsparkError
 from dspark_runtime.sessions.onnxruntime import OnnxRuntimeSession
 from dspark_runtime.sessions.operators import read_head
 from tests.runtime.conftest import THREADS
@@ -123,10 +123,59 @@ def test_default_penalty_that_is_not_supported_is_said_not_ignored(
     assert "repetition_penalty 1.1" in caplog.text
 
 
-def test_defaults_out_of_range_are_a_fault_of_the_bundle(bundle: GetBundle, tmp_path: Path) -> None:
-    folder = with_generation_config(bundle("none"), tmp_path / "b", {"top_p": 7})
-    with pytest.raises(BundleError, match=r"generation_config\.json: .*top_p is 7\.0"):
-        LLM(folder, num_threads=THREADS)
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("top_p", 7, "top_p is 7.0, needs (0, 1]"),
+        ("temperature", float("nan"), "temperature is nan"),
+        ("temperature", float("inf"), "temperature is inf"),
+        ("temperature", 1e39, "temperature is 1e+39"),
+        ("temperature", "hot", "temperature is 'hot'"),
+        ("top_k", float("inf"), "top_k is inf"),
+        ("top_k", float("nan"), "top_k is nan"),
+        ("top_k", 2.5, "top_k is 2.5"),
+        ("top_k", 2**40, "top_k is 1099511627776"),
+        ("max_new_tokens", 0, "max_tokens is 0"),
+    ],
+)
+def test_default_that_cannot_be_is_left_out_by_name_and_the_others_stay(
+    bundle: GetBundle, tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str, value: object, said: str
+) -> None:
+    folder = with_generation_config(bundle("none"), tmp_path / "b", {"min_p": 0.25, name: value})
+    with LLM(folder, num_threads=THREADS) as llm:
+        assert llm.default_sampling_params == SamplingParams(min_p=0.25)
+    assert f"{name} is left out of the defaults" in caplog.text
+    assert said in caplog.text
+
+
+def test_default_number_written_with_a_point_is_an_integer(bundle: GetBundle, tmp_path: Path) -> None:
+    folder = with_generation_config(bundle("none"), tmp_path / "b", {"top_k": 50.0, "temperature": None})
+    with LLM(folder, num_threads=THREADS) as llm:
+        assert llm.default_sampling_params == SamplingParams(top_k=50)
+
+
+@pytest.mark.parametrize("count", [0, -1, 2.5, True, "2"])
+def test_number_of_threads_that_is_none_is_refused(count: Any) -> None:
+    with pytest.raises(ConfigError, match=f"num_threads is {count!r}, needs an integer >= 1"):
+        sessions.share_threads(count)
+
+
+def test_threads_far_beyond_the_cores_are_refused_with_both_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    with pytest.raises(ConfigError, match="num_threads is 9, but this process may use 2 cores; needs at most 4 per"):
+        sessions.share_threads(9)
+
+
+def test_threads_above_the_cores_are_warned_of(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    sizes: list[int] = []
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    monkeypatch.setattr(sessions, "_pool_threads", None)
+    monkeypatch.setattr(sessions.onnxruntime, "set_global_thread_pool_sizes", lambda size, _: sizes.append(size))
+    assert sessions.share_threads(8) == 8
+    assert sizes == [8]
+    assert "num_threads is 8 on 2 cores" in caplog.text
 
 
 def test_head_file_is_read_as_it_was_written(tmp_path: Path) -> None:
