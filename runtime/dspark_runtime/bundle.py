@@ -44,9 +44,12 @@ class Bundle:
     def asset(self, name: str) -> bytes:
         """Contents of a small file, one of MAX_ASSET_BYTES."""
         path, limit = self.file(name), MAX_ASSET_BYTES[name]
-        if path.stat().st_size > limit:
-            raise BundleError(f"{path}: {path.stat().st_size} bytes, wanted at most {limit}")
-        return path.read_bytes()
+        try:
+            if path.stat().st_size > limit:
+                raise BundleError(f"{path}: {path.stat().st_size} bytes, wanted at most {limit}")
+            return path.read_bytes()
+        except OSError as error:
+            raise _unreadable(path, error) from None
 
     def json_asset(self, name: str) -> dict[str, Any]:
         """A JSON object of the bundle; empty when there is no such file."""
@@ -64,6 +67,13 @@ class Bundle:
 def open_bundle(folder: Path | str, verify: bool = False) -> Bundle:
     """Open the bundle in `folder`; with `verify` also compare every SHA-256. Raises BundleError."""
     folder = Path(folder)
+    try:
+        return _open(folder, verify)
+    except OSError as error:
+        raise _unreadable(folder, error) from None
+
+
+def _open(folder: Path, verify: bool) -> Bundle:
     if not folder.is_dir():
         raise BundleError(f"{folder}: {'not a folder' if folder.exists() else 'no such folder'}; give a bundle folder")
     path = folder / MANIFEST
@@ -73,7 +83,7 @@ def open_bundle(folder: Path | str, verify: bool = False) -> Bundle:
         raise BundleError(f"{path}: {path.stat().st_size} bytes, wanted at most {MAX_MANIFEST_BYTES}")
     try:
         text = path.read_text(encoding="utf-8")
-    except (UnicodeDecodeError, OSError) as error:
+    except UnicodeDecodeError as error:
         raise BundleError(f"{path}: cannot be read ({error})") from None
     manifest = parse_manifest(text, str(path))
     if manifest.backend not in BACKENDS:
@@ -86,6 +96,12 @@ def open_bundle(folder: Path | str, verify: bool = False) -> Bundle:
         for entry in manifest.files:
             _check_hash(folder / entry.path, entry)
     return Bundle(folder, manifest)
+
+
+def _unreadable(path: Path, error: OSError) -> BundleError:
+    return BundleError(
+        f"{error.filename or path}: cannot be read ({error.strerror or error}); check name and permissions"
+    )
 
 
 def _check_file(folder: Path, entry: FileEntry) -> None:

@@ -4,6 +4,7 @@ import hashlib
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -125,3 +126,29 @@ def test_bundle_asset_that_is_not_json_is_named(tmp_path: Path) -> None:
     (tmp_path / "generation_config.json").write_bytes(b"{nonsense")
     with pytest.raises(BundleError, match=r"generation_config\.json: not JSON"):
         open_bundle(tmp_path).json_asset("generation_config.json")
+
+
+def test_bundle_file_that_may_not_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bundle = open_bundle(write(tmp_path))
+    opened = Path.open
+
+    def refuse(path: Path, *arguments: Any, **options: Any) -> Any:
+        if path.name == "manifest.json":
+            return opened(path, *arguments, **options)
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "open", refuse)
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    with pytest.raises(BundleError, match=r"generation_config\.json: cannot be read \(Permission denied\)"):
+        bundle.asset("generation_config.json")
+    assert "target.onnx: cannot be read (Permission denied)" in refused(tmp_path, verify=True)
+
+
+def test_bundle_folder_that_may_not_be_entered_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path)
+
+    def refuse(path: Path) -> bool:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "is_file", refuse)
+    assert "manifest.json: cannot be read (Permission denied)" in refused(tmp_path)

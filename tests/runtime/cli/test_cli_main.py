@@ -56,6 +56,40 @@ def test_reader_that_goes_away_is_no_traceback(tiny_bundle: Path) -> None:
         assert process.wait(timeout=60) == 141
 
 
+def in_shell(arguments: str, redirection: str) -> subprocess.CompletedProcess[str]:
+    line = f'"$0" -m dspark_runtime.cli.main {arguments} {redirection}'
+    return subprocess.run(["sh", "-c", line, sys.executable], capture_output=True, text=True, timeout=120, check=False)
+
+
+@pytest.mark.parametrize("arguments", ["inspect '{}' --json", "inspect '{}'", "--version"])
+def test_stdout_that_is_full_is_one_line(tiny_bundle: Path, arguments: str) -> None:
+    ended = in_shell(arguments.format(tiny_bundle), "> /dev/full")
+    assert ended.returncode == 2
+    assert ended.stderr.startswith("dspark: error: No space left on device") and ended.stderr.count("\n") == 1
+
+
+def test_stdout_that_is_closed_is_one_line(tiny_bundle: Path) -> None:
+    ended = in_shell(f"inspect '{tiny_bundle}'", ">&-")
+    assert ended.returncode == 2
+    assert ended.stderr.startswith("dspark: error: stdout is closed") and ended.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", [("inspect",), ("generate", "--prompt", "x")])
+def test_bundle_name_that_is_too_long_is_one_line(dspark: Callable, command: tuple[str, ...]) -> None:
+    error = dspark(*command, "x" * 5000).error
+    assert "File name too long" in error or "no such folder" in error  # Python 3.14 takes it for absent
+
+
+def test_error_of_the_system_that_no_command_foresaw_is_one_line(
+    dspark: Callable, tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(5, "Input/output error", "weights.bin")
+
+    monkeypatch.setattr("dspark_runtime.cli.inspect.open_bundle", fail)
+    assert dspark("inspect", tiny_bundle).error.startswith("weights.bin: Input/output error")
+
+
 def test_interrupt_is_quiet_and_exits_130(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tiny_bundle: Path
 ) -> None:
