@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import logging
 import threading
+import weakref
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -103,6 +105,9 @@ class LLM:
         self._engine: Engine | None = Engine(self.executor, scheduler, profiler)
         self._profiler = profiler
         self._lock = threading.RLock()
+        self._dropped: deque[Request] = deque()
+        """Requests of streams that were garbage before they ended."""
+        self._said_cut = False
         self._next_id = 0
         self._stats = LLMStats()
 
@@ -208,6 +213,8 @@ class LLM:
     def _open_engine(self) -> Engine:
         if self._engine is None:
             raise ConfigError("this LLM is closed; make another one")
+        while self._dropped:
+            self._engine.abort(self._dropped.popleft())
         return self._engine
 
     def _params_of(
@@ -234,6 +241,16 @@ class LLM:
             ids = _token_ids(prompt)
         request = make_request(self._next_id, text, ids, params, self.manifest, engine.clock())
         self._next_id += 1
+        limit = self.manifest.limits.max_seq_len
+        if not self._said_cut and params.max_tokens is not None and len(ids) + params.max_tokens > limit:
+            self._said_cut = True
+            log.warning(
+                "max_tokens is %s after a prompt of %d tokens, but this bundle holds %d in all (max_seq_len): such "
+                "outputs end there (said once)",
+                shown(params.max_tokens),
+                len(ids),
+                limit,
+            )
         detokenizer = None
         if streams or params.stop_strings:
             detokenizer = Detokenizer(
@@ -297,6 +314,9 @@ class TextStream:
         self._request = request
         self._detokenizer = detokenizer
         self._output: RequestOutput | None = None
+        # Not aborted at once: garbage may be collected in the middle of a step. The next use of the LLM does it.
+        self._finalizer = weakref.finalize(self, llm._dropped.append, request)
+        self._finalizer.atexit = False
 
     def __iter__(self) -> Iterator[str]:
         request, llm = self._request, self._llm
@@ -313,13 +333,17 @@ class TextStream:
 
     def close(self) -> None:
         """End the request if it still runs. Called when the iteration ends, however it ends."""
+        self._finalizer.detach()
         self._llm._abort([self._request])
 
     @property
     def output(self) -> RequestOutput:
-        """The finished request, statistics included. Raises DsparkError while it still runs."""
+        """The finished request, statistics included. Raises DsparkError while it still runs, and where the LLM was
+        closed before it ended."""
         if self._output is None:
             if not self._request.is_finished:
+                if self._llm._engine is None:
+                    raise DsparkError("the LLM was closed before the stream ended, so there is no output")
                 raise DsparkError("the stream has not ended; iterate over it first")
             self._output = self._llm._output(self._request, self._detokenizer)
         return self._output

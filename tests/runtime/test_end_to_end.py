@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -283,6 +284,50 @@ def test_closed_llm_says_so(bundle: Callable[[str], Path]) -> None:
     llm.close()
     with pytest.raises(ConfigError, match="closed"):
         llm.generate(["x"])
+
+
+def test_stream_of_an_llm_closed_meanwhile_says_so(bundle: Callable[[str], Path]) -> None:
+    llm = LLM(bundle("none"), num_threads=THREADS)
+    stream = llm.stream(PROMPTS[0], GREEDY)
+    pieces = iter(stream)
+    next(pieces)
+    llm.close()
+    with pytest.raises(ConfigError, match="this LLM is closed"):
+        next(pieces)
+    stream.close()
+    with pytest.raises(DsparkError, match="the LLM was closed before the stream ended"):
+        _ = stream.output
+
+
+def test_stream_dropped_without_iterating_leaves_the_engine(shared_llm: GetLLM) -> None:
+    llm = shared_llm("none")
+    stream = llm.stream(PROMPTS[0], GREEDY)
+    assert llm._open_engine().num_unfinished == 1
+    request = stream._request
+    del stream
+    gc.collect()
+    assert llm._open_engine().num_unfinished == 0
+    assert request.finish_reason == "abort"
+
+
+def test_stream_held_only_by_its_iteration_goes_on(shared_llm: GetLLM) -> None:
+    llm = shared_llm("none")
+    pieces = iter(llm.stream(PROMPTS[1], GREEDY))
+    gc.collect()
+    assert "".join(pieces) == llm.generate([PROMPTS[1]], GREEDY)[0].text
+
+
+def test_max_tokens_that_max_seq_len_cuts_is_said_once(
+    bundle: Callable[[str], Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    with LLM(bundle("none"), num_threads=THREADS) as llm:
+        llm.generate([PROMPTS[0]], replace(GREEDY, max_tokens=96 - len(PROMPTS[0])))
+        llm.generate([PROMPTS[0]], replace(GREEDY, max_tokens=None))
+        assert "max_seq_len" not in caplog.text
+        outputs = llm.generate(PROMPTS[:2], replace(GREEDY, max_tokens=10**5))
+    assert [len(p) + len(output.token_ids) for p, output in zip(PROMPTS, outputs, strict=False)] == [96, 96]
+    assert caplog.text.count("this bundle holds 96 in all (max_seq_len)") == 1
+    assert "max_tokens is 100000 after a prompt of 3 tokens" in caplog.text
 
 
 def test_second_llm_with_another_number_of_threads_is_refused(
