@@ -107,8 +107,11 @@ def _engines(manifest: Manifest) -> Table:
         forms = ([] if engine.quantize == "none" else [engine.quantize]) + [engine.dtype]
         forms += [] if engine.storage == "float32" else [f"stored as {engine.storage}"]
         weights = ", ".join(forms)
+        # The layers of a dspark draft are those of a known model; what drafts is more than they.
+        drafts = name == "draft" and manifest.draft is not None and manifest.draft.kind == "dspark"
+        model = f"dspark ({engine.architecture} layers)" if drafts else engine.architecture
         shape = (engine.vocab_size, engine.hidden_size, engine.num_layers)
-        table.add_row(*map(_cell, (name, engine.architecture, *shape, heads, weights)))
+        table.add_row(*map(_cell, (name, model, *shape, heads, weights)))
     return table
 
 

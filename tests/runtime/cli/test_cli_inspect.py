@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from dspark_runtime.bundle import open_bundle
+from dspark_runtime.cli.inspect import tables
 
 
 def test_inspect_shows_models_limits_and_files(dspark: Callable, tiny_bundle: Path) -> None:
@@ -15,6 +19,16 @@ def test_inspect_shows_models_limits_and_files(dspark: Callable, tiny_bundle: Pa
     for text in ("target.onnx", "draft.onnx", "llama", "dspark, proposes", "2 requests at once, 96 tokens each"):
         assert text in ended.out
     assert "hashes not read" in ended.out
+
+
+@pytest.mark.parametrize(("kind", "label"), [("dspark", "dspark (llama layers)"), ("model", "llama")])
+def test_inspect_draft_is_labelled_by_what_it_is(dspark: Callable, tiny_bundle: Path, kind: str, label: str) -> None:
+    manifest = open_bundle(tiny_bundle).manifest
+    assert manifest.draft is not None
+    engine = dataclasses.replace(manifest.draft.engine, architecture="llama")
+    manifest = dataclasses.replace(manifest, draft=dataclasses.replace(manifest.draft, kind=kind, engine=engine))
+    (models,) = (table.columns[1] for table in tables(manifest) if table.title == "engines")
+    assert [str(cell) for cell in models.cells] == [manifest.target.architecture, label]
 
 
 def test_inspect_json_is_the_manifest(dspark: Callable, tiny_bundle: Path) -> None:
