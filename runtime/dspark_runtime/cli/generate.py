@@ -58,7 +58,7 @@ def add_parser(commands: argparse._SubParsersAction[Any]) -> None:
         dest="prompts",
         action=_Prompt,
         metavar="FILE",
-        help="UTF-8 text; - reads stdin; may be repeated",
+        help="UTF-8 text, less one newline at its end; - reads stdin; may be repeated",
     )
     prompts.add_argument(
         "--chat", action="store_true", help="wrap each prompt in the chat template, as the user's message"
@@ -75,7 +75,11 @@ def add_parser(commands: argparse._SubParsersAction[Any]) -> None:
     sampling.add_argument("--ignore-eos", action="store_true", help="go on after end-of-sequence tokens")
     speculation = parser.add_argument_group("speculation")
     speculation.add_argument("--speculative", choices=("on", "off"), help="default on, where the bundle has a draft")
-    speculation.add_argument("--cutoff", metavar="POLICY", help="all, threshold:0.4 or survival:0.3")
+    speculation.add_argument(
+        "--cutoff",
+        metavar="POLICY",
+        help="auto (default), all, off, threshold:X or survival:X with X in [0, 1], e.g. threshold:0.4",
+    )
     speculation.add_argument("--max-verify", type=int, metavar="N", help="check at most N proposals a round")
     speculation.add_argument(
         "--accept", choices=("auto", "greedy", "rejection", "coupled"),
@@ -185,7 +189,8 @@ def _read_text(name: str) -> str:
         raise ConfigError(f"generate: --prompt-file {name} is not UTF-8 text (byte {error.start})") from None
     if len(data) > MAX_PROMPT_BYTES:
         raise ConfigError(f"generate: --prompt-file {name} is larger than {MAX_PROMPT_BYTES} bytes")
-    return text
+    # Editors and echo end a file with a newline that its author does not see as part of the text.
+    return text[:-2] if text.endswith("\r\n") else text.removesuffix("\n")
 
 
 def _stream(llm: LLM, prompt: Any, params: SamplingParams) -> RequestOutput:

@@ -27,8 +27,8 @@ def escape_controls(text: str) -> str:
 def summarise(outputs: Sequence[RequestOutput], seconds: float) -> dict[str, int | float]:
     """Counts over all requests. seconds: wall time of the batch, prompts included.
 
-    accepted_length counts the target's own token too (1 to K+1); acceptance_rate is the accepted share of the
-    verified proposals; both are 0 where nothing was decoded or verified.
+    accepted_length and acceptance_rate are those of RequestStats over the rounds of all requests: tokens emitted per
+    round, the target's own included, and the accepted share of the verified; 0 where nothing was decoded or verified.
     """
     stats = [output.stats for output in outputs]
     rounds, verified = sum(s.rounds for s in stats), sum(s.verified for s in stats)
@@ -44,7 +44,7 @@ def summarise(outputs: Sequence[RequestOutput], seconds: float) -> dict[str, int
         "proposed": sum(s.proposed for s in stats),
         "verified": verified,
         "accepted": accepted,
-        "accepted_length": (accepted + rounds) / rounds if rounds else 0.0,
+        "accepted_length": (tokens - len(outputs)) / rounds if rounds else 0.0,
         "acceptance_rate": accepted / verified if verified else 0.0,
     }
 

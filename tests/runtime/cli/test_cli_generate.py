@@ -10,6 +10,9 @@ from pathlib import Path
 import pytest
 
 from dspark_runtime.cli.main import main
+from dspark_runtime.cli.report import summarise
+from dspark_runtime.outputs import CompletionOutput, RequestOutput, RequestStats
+from dspark_runtime.params import SpeculativeParams
 
 GREEDY = ("--temperature", "0", "--max-tokens", "12", "--ignore-eos")
 
@@ -54,6 +57,48 @@ def test_generate_several_prompts_without_json_are_numbered(dspark: Callable, ti
 def test_generate_dash_reads_stdin(dspark: Callable, tiny_bundle: Path) -> None:
     ended = dspark("generate", tiny_bundle, "--prompt-file", "-", "--json", *GREEDY, stdin="grüß dich".encode())
     assert json.loads(ended.out)["outputs"][0]["prompt"] == "grüß dich"
+
+
+@pytest.mark.parametrize(
+    ("given", "prompt"),
+    [("a b\n", "a b"), ("a b\n\n", "a b\n"), ("a b\r\n", "a b"), (" a\nb ", " a\nb "), ("a\r", "a\r")],
+)
+def test_generate_prompt_read_from_a_file_loses_one_newline_at_its_end(
+    dspark: Callable, tiny_bundle: Path, tmp_path: Path, given: str, prompt: str
+) -> None:
+    (tmp_path / "prompt.txt").write_bytes(given.encode())
+    arguments = ("--prompt-file", str(tmp_path / "prompt.txt"), "--prompt-file", "-", "--prompt", given, "--json")
+    report = json.loads(dspark("generate", tiny_bundle, *arguments, *GREEDY, stdin=given.encode()).out)
+    assert [output["prompt"] for output in report["outputs"]] == [prompt, prompt, given]
+
+
+def test_generate_help_and_guide_list_every_cutoff_that_is_accepted(dspark: Callable) -> None:
+    shown = dspark("generate", "--help").out
+    guide = Path(__file__).parents[3].joinpath("docs/cutoff.md").read_text(encoding="utf-8")
+    refusal = dspark("generate", "bundle", "--prompt", "x", "--cutoff", "nonsense").error
+    for value in ("auto", "all", "off", "threshold:X", "survival:X"):
+        assert value in shown and f"| `{value}` |" in guide and value in refusal
+        SpeculativeParams(cutoff=value.replace("X", "0.5"))
+
+
+@pytest.mark.parametrize("prompts", [("one two",), ("one two", "three", "four five six")])
+def test_generate_accepted_length_is_that_of_the_requests(
+    dspark: Callable, tiny_bundle: Path, prompts: tuple[str, ...]
+) -> None:
+    given = [argument for prompt in prompts for argument in ("--prompt", prompt)]
+    report = generated(dspark, tiny_bundle, *given, "--temperature", "0", "--cutoff", "all", "--max-tokens", "5")
+    each = [output["statistics"] for output in report["outputs"]]
+    rounds = sum(stats["rounds"] for stats in each)
+    mean = sum(stats["accepted_length"] * stats["rounds"] for stats in each) / rounds
+    assert report["statistics"]["accepted_length"] == pytest.approx(mean)
+
+
+def test_accepted_length_of_a_batch_counts_no_token_that_a_stop_cut_off() -> None:
+    counts = {"rounds": 2, "proposed": 8, "verified": 8, "accepted": 3, "ttft_s": 0.1, "total_s": 0.2}
+    stats = RequestStats(output_tokens=5, **counts)  # the last round ended in an accepted token: no token of its own
+    answer = CompletionOutput(index=0, text="", token_ids=(1,) * 5, finish_reason="length", stop_reason=None)
+    output = RequestOutput(request_id=0, prompt="", prompt_token_ids=(1,), outputs=(answer,), stats=stats)
+    assert summarise([output], 1.0)["accepted_length"] == stats.accepted_length == 2.0
 
 
 def test_generate_counts_agree_with_each_other(dspark: Callable, tiny_bundle: Path) -> None:
