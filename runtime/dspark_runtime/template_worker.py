@@ -7,6 +7,7 @@ caller's process where the system has no such limits.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 import time
@@ -177,7 +178,8 @@ def _render(template: jinja2.Template, variables: dict[str, Any], seconds: float
 
 def _limit(kind: int, wanted: int) -> None:
     hard = resource.getrlimit(kind)[1]
-    resource.setrlimit(kind, (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard))
+    with contextlib.suppress(ValueError):  # macOS refuses some limits; the others and the caller's clock still hold
+        resource.setrlimit(kind, (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard))
 
 
 def _used_bytes() -> int:

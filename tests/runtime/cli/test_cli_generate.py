@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import sys
 from collections.abc import Callable
@@ -143,6 +144,28 @@ def test_generate_chat_wraps_the_prompt_in_the_template(dspark: Callable, tiny_b
     chat = generated(dspark, tiny_bundle, "--prompt", "hi", "--chat", *GREEDY)["outputs"][0]
     system = generated(dspark, tiny_bundle, "--prompt", "hi", "--system", "be brief", *GREEDY)["outputs"][0]
     assert bare["num_prompt_tokens"] < chat["num_prompt_tokens"] < system["num_prompt_tokens"]
+
+
+@pytest.mark.parametrize(
+    ("template", "why"),
+    [
+        ("{{ '{} {}'.format(1) }}", "IndexError"),
+        ("{{ 'a' | center(4000000000) }}", "too much memory"),
+        ("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "RecursionError"),
+        ("{% for %}", "cannot be compiled"),
+    ],
+)
+def test_generate_chat_with_a_template_that_fails_is_one_line(
+    dspark: Callable, damaged: Callable[..., Path], tiny_bundle: Path, template: str, why: str
+) -> None:
+    config = json.loads((tiny_bundle / "tokenizer_config.json").read_text()) | {"chat_template": template}
+    data = json.dumps(config).encode()
+    change = {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    files = json.loads((tiny_bundle / "manifest.json").read_text())["files"]
+    bundle = damaged(files=[entry | change if entry["path"] == "tokenizer_config.json" else entry for entry in files])
+    (bundle / "tokenizer_config.json").write_bytes(data)
+    error = dspark("generate", bundle, "--chat", "--prompt", "x").error
+    assert error.startswith("chat template") and why in error
 
 
 def test_generate_profile_accounts_for_the_run(dspark: Callable, tiny_bundle: Path) -> None:
