@@ -174,8 +174,8 @@ class BuildConfig:
     draft_quantize: str = "none"
     """Weights of the draft's linear layers and lm_head."""
     storage: str = "auto"
-    """Weights of linear layers that are not quantised, one of STORAGES. `checkpoint`: as small as the checkpoint has them
-    where DSparkLinear reads the form (bfloat16, Q8_0, Q4_1), exactly; auto = checkpoint where graphs can say it
+    """Weights of linear layers that are not quantised, one of STORAGES. `checkpoint`: as small as the checkpoint has
+    them where DSparkLinear reads the form (bfloat16, Q8_0, Q4_1), exactly; auto = checkpoint where graphs can say it
     (onnxruntime, trt dialect)."""
     draft_vocab: int | None = None
     """Keep the N most frequent tokens in the draft's lm_head (dspark drafts only)."""
