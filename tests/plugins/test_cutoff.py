@@ -152,7 +152,7 @@ def test_op_nanoseconds_grow_with_every_call_and_unknown_names_are_refused():
     before = dspark_ops.op_nanoseconds("cutoff")
     run(LOGITS, ALL, 0.0)
     assert dspark_ops.op_nanoseconds("cutoff") > before
-    with pytest.raises(ValueError, match="op is 'sort', wanted draft, cutoff, accept, kv_update or attention"):
+    with pytest.raises(ValueError, match="op is 'sort', wanted draft, cutoff, accept, kv_update, attention or linear"):
         dspark_ops.op_nanoseconds("sort")
     assert dspark_ops.abi_version() == 1
 

@@ -18,6 +18,7 @@ from onnx import helper
 from dspark_runtime import dspark_ops
 from dspark_runtime.contract import names
 from dspark_runtime.oplib import has_onnxruntime_ops, library_path
+from dspark_runtime.sessions.onnxruntime import share_threads
 from tests.reference.attention import LOWER_RIGHT
 
 pytestmark = pytest.mark.skipif(not has_onnxruntime_ops(), reason="built without ONNX Runtime's headers")
@@ -47,10 +48,11 @@ def make_model(nodes: list[onnx.NodeProto], inputs: Arrays, outputs: Mapping[str
     return helper.make_model(graph, opset_imports=opsets, ir_version=11).SerializeToString()
 
 
-def open_session(model: bytes, *, shared_threads: bool = False) -> ort.InferenceSession:
+def open_session(model: bytes) -> ort.InferenceSession:
+    # On the pool of the product: once it exists, ONNX Runtime refuses sessions with threads of their own.
+    share_threads()
     options = ort.SessionOptions()
-    options.intra_op_num_threads = 0 if shared_threads else 2
-    options.use_per_session_threads = not shared_threads
+    options.use_per_session_threads = False
     options.log_severity_level = 4  # refusals are looked at here, not on the test's standard error
     options.register_custom_ops_library(str(library_path()))
     return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
@@ -417,7 +419,7 @@ def test_op_table_lists_the_inputs_that_the_architecture_page_lists() -> None:
     page = (REPOSITORY / "docs/architecture.md").read_text()
     rows = re.findall(r"^\| (?:trt::)?(DSpark\w+|TRT_\w+) \| ([^|]+) \| ([^|]+) \|", page, re.MULTILINE)
     stems = {"DSparkDraft": "Draft", "DSparkCutoff": "Cutoff", "DSparkAccept": "Accept"}
-    stems |= {"TRT_KVCacheUpdate": "KvUpdate", "TRT_Attention": "Attention"}
+    stems |= {"TRT_KVCacheUpdate": "KvUpdate", "TRT_Attention": "Attention", "DSparkLinear": "Linear"}
     assert {node for node, _, _ in rows} == set(stems)
     for node, inputs, outputs in rows:
         for kind, listed in (("Inputs", inputs), ("Outputs", outputs)):

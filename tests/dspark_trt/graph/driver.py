@@ -12,6 +12,7 @@ import onnxruntime as ort
 
 from dspark_runtime.contract import names
 from dspark_runtime.oplib import library_path
+from dspark_runtime.sessions.onnxruntime import share_threads
 
 DTYPES = {
     "tensor(float)": np.float32,
@@ -31,6 +32,14 @@ class Chunk:
     start: int
 
 
+def shared_pool_options() -> ort.SessionOptions:
+    """Options for a session on the product's pool: once it exists, ONNX Runtime refuses sessions with their own."""
+    share_threads()
+    options = ort.SessionOptions()
+    options.use_per_session_threads = False
+    return options
+
+
 class GraphDriver:
     """One graph and its caches. `dialect`: trt or standard; `query_form`: packed or padded (left)."""
 
@@ -41,10 +50,8 @@ class GraphDriver:
         query_form: str,
         num_slots: int,
         caches: dict[str, np.ndarray] | None = None,
-        num_threads: int = 1,
     ) -> None:
-        options = ort.SessionOptions()
-        options.intra_op_num_threads = num_threads
+        options = shared_pool_options()
         if dialect == "trt":
             options.register_custom_ops_library(str(library_path()))
         self.session = ort.InferenceSession(str(graph), options, providers=["CPUExecutionProvider"])

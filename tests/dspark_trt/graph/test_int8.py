@@ -11,7 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from dspark_runtime.contract import names
 from dspark_trt.quantize import BLOCK_SIZE, dequantize_int8, quantize_int8
-from tests.dspark_trt.graph.driver import Chunk, GraphDriver
+from tests.dspark_trt.graph.driver import Chunk, GraphDriver, shared_pool_options
 from tests.dspark_trt.graph.models import FORMS, needs_operators, write_tiny
 
 
@@ -55,7 +55,7 @@ def test_matmul_nbits_reads_the_layout_that_quantize_int8_writes() -> None:
     opsets = [helper.make_opsetid("", 24), helper.make_opsetid("com.microsoft", 1)]
     model = helper.make_model(graph, opset_imports=opsets, ir_version=11)
     x = np.random.default_rng(2).standard_normal((3, 80)).astype(np.float32)
-    got = ort.InferenceSession(model.SerializeToString()).run(None, {"x": x})[0]
+    got = ort.InferenceSession(model.SerializeToString(), shared_pool_options()).run(None, {"x": x})[0]
     np.testing.assert_allclose(got, x @ dequantize_int8(quantized, 80).T, rtol=1e-4, atol=1e-3)
 
 
