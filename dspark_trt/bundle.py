@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import hashlib
+import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -67,6 +68,25 @@ def check_output(output: Path) -> None:
             f"output {output} is a folder without {names.MANIFEST} that holds {held[0]!r}"
             f"{f' and {len(held) - 1} more' if len(held) > 1 else ''}; only bundles are replaced, give another folder"
         )
+    # Replacing deletes: everything in the folder must be a file that a build or a later command has put there.
+    own = _listed_files(output) | {names.MANIFEST, names.CALIBRATION, names.COST_TABLE} if held else set()
+    if foreign := [name for name in held if name not in own or not (output / name).is_file()]:
+        raise BuildError(
+            f"output {output} holds {foreign[0]!r}"
+            f"{f' and {len(foreign) - 1} more' if len(foreign) > 1 else ''}, which its {names.MANIFEST} does not list "
+            "as a file of a bundle; only bundles are replaced, give another folder"
+        )
+
+
+def _listed_files(bundle: Path) -> set[str]:
+    """Files that the manifest of a bundle of any version lists; none where it is no such manifest."""
+    try:
+        found = json.loads((bundle / names.MANIFEST).read_bytes())
+        if "format_version" not in found:
+            return set()
+        return {entry["path"] for entry in found["files"]}
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        return set()
 
 
 def describe_files(folder: Path, report: Callable[[str], None]) -> tuple[FileEntry, ...]:

@@ -81,6 +81,31 @@ def test_build_output_that_is_no_bundle_is_refused_and_left_alone(
     assert [path.name for path in output.iterdir()] == ["holiday.jpg"]
 
 
+def test_build_output_with_some_other_manifest_is_refused_and_left_alone(
+    capsys: pytest.CaptureFixture[str], target: Path, tmp_path: Path
+) -> None:
+    output = tmp_path / "extension"
+    (output / "src").mkdir(parents=True)
+    (output / "src" / "precious.js").write_text("1")
+    (output / names.MANIFEST).write_text(json.dumps({"manifest_version": 3, "files": []}))
+    line = refusal(capsys, "--target", target, "--output", output)
+    assert "holds 'src'" in line and "only bundles are replaced" in line
+    assert (output / "src" / "precious.js").read_text() == "1"
+
+
+@pytest.mark.parametrize("where", ["itself", "inside"])
+def test_build_output_over_its_own_target_is_refused_and_left_alone(
+    capsys: pytest.CaptureFixture[str], target: Path, tmp_path: Path, where: str
+) -> None:
+    output = target if where == "itself" else tmp_path
+    listed = [{"path": "target.onnx", "size": 1, "sha256": "0"}]
+    (output / names.MANIFEST).write_text(json.dumps({"format_version": [1, 0], "files": listed}))
+    before = sorted(path.name for path in target.iterdir())
+    line = refusal(capsys, "--target", target, "--output", output)
+    assert "does not list as a file of a bundle" in line
+    assert sorted(path.name for path in target.iterdir()) == before
+
+
 def test_build_output_that_is_a_file_is_refused(
     capsys: pytest.CaptureFixture[str], target: Path, tmp_path: Path
 ) -> None:
