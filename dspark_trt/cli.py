@@ -107,7 +107,7 @@ def _choice(group: argparse._ArgumentGroup, flag: str, what: str, values: Sequen
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a build; returns the exit code: 0, or 2 with one line on stderr."""
+    """Run a build; returns the exit code: 0, or 2 (130 when interrupted) with one line on stderr."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     options = vars(parser().parse_args(arguments))
     as_json, quiet = options.pop("json"), options.pop("quiet")
@@ -121,6 +121,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except DsparkError as error:
         print(f"build_engines.py: error: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        # The block of new_bundle has removed what was written.
+        print("build_engines.py: interrupted, nothing written", file=sys.stderr)
+        return 130
     seconds = time.perf_counter() - started
     if as_json:
         print(json.dumps(summary(manifest, output, seconds)))

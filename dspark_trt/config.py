@@ -219,6 +219,8 @@ class BuildConfig:
             problems.append(f"block_size is {self.block_size}, needs [1, 16]")
         if self.draft_vocab is not None and self.draft_vocab < 1:
             problems.append(f"draft_vocab is {self.draft_vocab}, needs >= 1")
+        if self.draft_vocab_text is not None and self.draft_vocab is None:
+            problems.append("draft_vocab_text is given but draft_vocab, the number of tokens to keep, is not")
         if self.draft is None and self.draft_kind not in ("auto", "none"):
             problems.append(f"draft_kind is '{self.draft_kind}' but no draft was given")
         if not 1 <= self.prefill_chunk <= 8192:

@@ -183,3 +183,22 @@ def test_build_quiet_prints_nothing(capsys: pytest.CaptureFixture[str], tiny_tar
     assert main(["--target", str(tiny_target), "--output", str(tmp_path / "b"), "--quiet"]) == 0
     captured = capsys.readouterr()
     assert (captured.out, captured.err) == ("", "")
+
+
+def test_build_vocab_text_without_a_number_of_tokens_is_refused(
+    capsys: pytest.CaptureFixture[str], target: Path, tmp_path: Path
+) -> None:
+    line = refusal(capsys, "--target", target, "--output", tmp_path / "b", "--draft-vocab-text", tmp_path / "text")
+    assert "draft_vocab_text is given but draft_vocab" in line
+
+
+def test_build_interrupted_from_the_keyboard_says_so_and_leaves_nothing(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, target: Path, tmp_path: Path
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("dspark_trt.build.write_graphs", interrupt)
+    assert main(["--target", str(target), "--output", str(tmp_path / "b")]) == 130
+    assert capsys.readouterr().err.splitlines() == ["build_engines.py: interrupted, nothing written"]
+    assert [path.name for path in tmp_path.iterdir()] == ["target"]
