@@ -66,12 +66,32 @@ SAMPLING_INPUTS = (
     TEMPERATURE, TOP_K, TOP_P, MIN_P, ACCEPT_MODE, SEED, SAMPLE_INDEX, ANCHOR_POSITION,
 )  # fmt: skip
 
+# Further per-request inputs of DSparkAccept: what logits become before they are filtered, and what is reported.
+PENALTIES = "penalties"  # [R, 3] float32: repetition (> 0; 1 = off), presence, frequency (0 = off)
+TOKEN_HISTORY = "token_history"  # [B, S] int32, a cache of token ids: row b holds positions 0.. of slot b
+SLOTS = "slots"  # [R] int32, row of the history
+PROMPT_LENGTHS = "prompt_lengths"  # [R] int32: positions from here on are output
+RULES = "rules"  # [E, 3] int32 (RULE_KINDS, a, b): bias, stop, word
+RULE_OFFSETS = "rule_offsets"  # [R+1] int32, rules of a request
+TOKEN_MASKS = "token_masks"  # [M, ceil(V/32)] int32, bit i of word w: token 32*w + i is possible
+MASK_ROWS = "mask_rows"  # [N] int32, row of token_masks for a row of logits; -1: every token is possible
+RELAXATION = "relaxation"  # [R, 2] float32: relaxed: min_bar, max_bar; typical: epsilon, delta
+NUM_LOGPROBS = "num_logprobs"  # [R] int32, most probable tokens to report, 0..MAX_LOGPROBS; -1: no log-probabilities
+ACCEPT_INPUTS = (
+    PENALTIES, TOKEN_HISTORY, SLOTS, PROMPT_LENGTHS, RULES, RULE_OFFSETS, TOKEN_MASKS, MASK_ROWS, RELAXATION,
+    NUM_LOGPROBS,
+)  # fmt: skip
+
 ANCHOR_TOKENS = "anchor_tokens"  # [R] int32 (draft)
 BLOCK_OFFSET = "block_offset"  # [1] int32: block position of column 0 (0 but for model drafts)
 CUTOFF_POLICY = "cutoff_policy"  # [R] int32, CUTOFF_POLICIES
+CONFIDENCE_SIGNAL = "confidence_signal"  # [R] int32: CONFIDENCE_SIGNALS | k << 8, k that of topk_mass
 CUTOFF_THRESHOLD = "cutoff_threshold"  # [R] float32
+CUTOFF_PARAMS = "cutoff_params"  # [R, CUTOFF_COLUMNS] float32, meaning by policy (docs/architecture.md)
+CUTOFF_INCLUSIVE = "cutoff_inclusive"  # [R] int32: 1: a weak proposal stops only those after it
+MIN_VERIFY = "min_verify"  # [R] int32 in [0, max_verify]
 MAX_VERIFY = "max_verify"  # [R] int32 in [0, K]
-CALIBRATION_TEMPERATURES = "calibration_temperatures"  # [K] float32 > 0
+CALIBRATION_TEMPERATURES = "calibration_temperatures"  # [R, K] float32 > 0
 ROW_OFFSETS = "row_offsets"  # [R+1] int32, logit rows of a request (accept)
 
 # --- outputs -----------------------------------------------------------------------------
@@ -81,12 +101,22 @@ DRAFT_TOKENS = "draft_tokens"  # [R, K] int32, TARGET ids; output of the draft, 
 CONFIDENCE_LOGITS = "confidence_logits"  # [R, K] float32
 DRAFT_LOGITS = "draft_logits"  # [R or 0, K, Vd] float32: head included, unfiltered; 0 rows when no
 #                                request of the step uses rejection
+ENTROPIES = "entropies"  # [R, K] float32, H(p)/ln V of the draft where policy `dual` asks for it, else 0
+CONFIDENCES = "confidences"  # [R, K] float32 in [0, 1], calibrated; output of the draft, input of the target
 VERIFY_LENGTHS = "verify_lengths"  # [R] int32
 SURVIVALS = "survivals"  # [R, K] float32
 ACCEPTED = "accepted"  # [R] int32, proposals kept
 TOKENS = "tokens"  # [R, K+1] int32, kept proposals, then the target's token, then -1
+ROUND_ENDS = "round_ends"  # [R] int32, ROUND_END_REASONS
+LOGPROBS = "logprobs"  # [R, K+1, MAX_LOGPROBS+1] float32: chosen token first, then the most probable ones; else 0
+LOGPROB_IDS = "logprob_ids"  # the same shape, int32; -1 where there is none
+LOGPROB_RANKS = "logprob_ranks"  # [R, K+1] int32, rank of the chosen token from 1; 0 where there is none
 
-ACCEPT_MODES = {"greedy": 0, "rejection": 1, "coupled": 2}
-CUTOFF_POLICIES = {"all": 0, "threshold": 1, "survival": 2}
+ACCEPT_MODES = {"greedy": 0, "rejection": 1, "coupled": 2, "relaxed": 3, "typical": 4}
+CUTOFF_POLICIES = {"all": 0, "threshold": 1, "survival": 2, "utility": 3, "two_strikes": 4, "dual": 5, "ramp": 6}
+CUTOFF_COLUMNS = 5
+MAX_LOGPROBS = 20
+RULE_KINDS = {"bias": 0, "stop": 1, "word": 2}
+ROUND_END_REASONS = {"bonus": 0, "rejected": 1, "nan": 2, "infinite": 3, "impossible": 4}
 HEAD_TYPES = {"none": 0, "vanilla": 1, "gated": 2, "rnn": 3}
-CONFIDENCE_SIGNALS = {"head": 0, "top1": 1}
+CONFIDENCE_SIGNALS = {"head": 0, "top1": 1, "margin": 2, "topk_mass": 3, "entropy": 4, "gini": 5, "token": 6}
