@@ -19,14 +19,14 @@ from typing import Any, TypeGuard
 import numpy as np
 
 from dspark_runtime.bundle import CHAT_TEMPLATE, Bundle, open_bundle
-from dspark_runtime.contract.errors import ConfigError, DsparkError
+from dspark_runtime.contract.errors import ConfigError, DsparkError, shown
 from dspark_runtime.contract.manifest import Manifest
 from dspark_runtime.contract.names import GENERATION_CONFIG, TOKENIZER, TOKENIZER_CONFIG
 from dspark_runtime.detokenize import Detokenizer, text_of
 from dspark_runtime.engine import Engine
 from dspark_runtime.executor import AcceptanceOverride, open_executor
 from dspark_runtime.outputs import CompletionOutput, RequestOutput, RequestStats
-from dspark_runtime.params import SamplingParams, as_integer, shown
+from dspark_runtime.params import SamplingParams, as_integer
 from dspark_runtime.profile import Profile
 from dspark_runtime.request import Request, make_request
 from dspark_runtime.scheduler import CHUNK_TOKENS, Scheduler

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from numbers import Real
 from typing import Any
 
-from dspark_runtime.contract.errors import ConfigError
+from dspark_runtime.contract.errors import ConfigError, shown
 from dspark_runtime.contract.names import ACCEPT_MODES, CUTOFF_POLICIES
 
 GREEDY_BELOW = 1e-5
@@ -209,15 +209,6 @@ def as_integer(value: object) -> int | None:
         return operator.index(value)  # type: ignore[arg-type]
     except TypeError:
         return None
-
-
-def shown(value: object) -> str:
-    """`value` for an error message: short, on one line, whatever it is."""
-    try:
-        text = " ".join(repr(value).split())
-    except Exception:  # an integer of too many digits, an object with a broken repr
-        return f"a value of type {type(value).__name__}"
-    return text if len(text) <= 80 else text[:77] + "..."
 
 
 def _integer_problem(

@@ -10,10 +10,10 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from dspark_runtime.contract.errors import CapacityError, ConfigError
+from dspark_runtime.contract.errors import CapacityError, ConfigError, shown
 from dspark_runtime.contract.manifest import Manifest
 from dspark_runtime.contract.names import ACCEPT_MODES, CUTOFF_POLICIES
-from dspark_runtime.params import Cutoff, SamplingParams, parse_cutoff, shown
+from dspark_runtime.params import Cutoff, SamplingParams, parse_cutoff
 from dspark_runtime.plan import SlotSampling
 
 DEFAULT_CUTOFF = {"head": Cutoff("threshold", 0.4), "top1": Cutoff("threshold", 0.6)}

@@ -1,4 +1,6 @@
-"""The few error classes of the project. Every message says where, found, wanted, what to do.
+"""The few error classes of the project, and how a message shows what somebody else wrote.
+
+Every message says where, found, wanted, what to do.
 
 A command line prints the message on one line and exits with 2; a traceback means our bug.
 """
@@ -30,3 +32,24 @@ class BundleError(DsparkError):
 
 class CapacityError(DsparkError):
     """A valid request that does not fit the limits of this bundle or runtime."""
+
+
+def shown(value: object, limit: int = 80) -> str:
+    """`value` for a message: quoted, on one line, nothing that steers a terminal, at most `limit` characters."""
+    try:
+        text = " ".join(repr(value).split())
+    except Exception:  # an integer of too many digits, an object with a broken repr
+        return f"a value of type {type(value).__name__}"
+    return text if len(text) <= limit else text[: limit - 3] + "..."
+
+
+def label(name: str, limit: int = 120) -> str:
+    """A name out of somebody's file: as it is where it is short and prints without spaces, else as `shown` shows it."""
+    is_plain = name.isprintable() and " " not in name and 0 < len(name) <= limit
+    return name if is_plain else shown(name, limit)
+
+
+def one_line(message: str) -> str:
+    """A whole message for a terminal: one line, characters that do not print escaped."""
+    text = " ".join(message.split())
+    return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
