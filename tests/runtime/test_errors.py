@@ -22,6 +22,7 @@ class Broken:
         (10**5000, "a value of type int"),
         (Broken(), "a value of type Broken"),
     ],
+    ids=["text", "controls", "direction", "list", "digits", "broken"],
 )
 def test_shown_value_is_quoted_and_escaped(value: object, text: str) -> None:
     assert shown(value) == text
