@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from tests.reference import philox
-from tests.reference.filters import Sampling, draw, filtered
+from tests.reference.draws import PHILOX, Numbers, anchored, coupled
+from tests.reference.filters import Sampling, filtered
 
 GREEDY, REJECTION, COUPLED = range(3)
 
@@ -36,6 +37,7 @@ def accept(
     draft_logits: ArrayLike | None,
     sampling: Sampling,
     d2t: ArrayLike | None = None,
+    numbers: Numbers = PHILOX,
 ) -> Outcome:
     """One request: logits [l + 1, V], draft_tokens [>= l], draft_logits [>= l, Vd] (rejection only).
 
@@ -46,7 +48,6 @@ def accept(
     proposals = [int(x) for x in np.asarray(draft_tokens)]
     length, vocab = len(logits) - 1, logits.shape[1]
     ids = np.arange(vocab)
-    key = sampling.seed
     margin = np.inf
     kept: list[int] = []
     for k in range(length + 1):
@@ -62,9 +63,7 @@ def accept(
         target = filtered(logits[k], sampling)
         margin = min(margin, target.margin)
         if sampling.mode == COUPLED:
-            position = sampling.anchor_position + 1 + k
-            noise = philox.gumbel(key, position, philox.COUPLED, 0, sampling.sample_index, ids)
-            token, lead = draw(target.probabilities, noise)
+            token, lead = numbers.pick(coupled(sampling, k), ids, target.probabilities)
             margin = min(margin, lead)
             if not last and token == proposals[k]:
                 kept.append(token)
@@ -76,17 +75,15 @@ def accept(
             draft = filtered(np.asarray(draft_logits)[k], sampling)
             margin = min(margin, draft.margin)
             p_draft = to_target(draft.probabilities, d2t, vocab)
-            u = philox.uniform(key, sampling.anchor_position, philox.ACCEPT, k, sampling.sample_index)
             x = proposals[k]
-            scale = max(u * p_draft[x], target.probabilities[x])
-            margin = min(margin, abs(u * p_draft[x] - target.probabilities[x]) / scale if scale > 0 else np.inf)
-            if u * p_draft[x] < target.probabilities[x]:
+            keeps, lead = numbers.keeps(anchored(sampling, philox.ACCEPT, k), p_draft[x], target.probabilities[x])
+            margin = min(margin, lead)
+            if keeps:
                 kept.append(x)
                 continue
             residual = np.maximum(target.probabilities - p_draft, 0.0)
             purpose = philox.RESIDUAL
             p = residual / residual.sum() if residual.sum() > 0 else target.probabilities
-        noise = philox.gumbel(key, sampling.anchor_position, purpose, k, sampling.sample_index, ids)
-        token, lead = draw(p, noise)
+        token, lead = numbers.pick(anchored(sampling, purpose, k), ids, p)
         return Outcome(k, [*kept, token], min(margin, lead))
     raise AssertionError("the row after the last proposal always ends the loop")

@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from tests.reference import philox
-from tests.reference.filters import Sampling, draw, filtered
+from tests.reference.draws import PHILOX, Numbers, anchored, coupled
+from tests.reference.filters import Sampling, filtered
 
 NONE, VANILLA, GATED, RNN = range(4)
 HEAD, TOP1 = range(2)
@@ -91,7 +92,13 @@ def top1_confidences(logits: Array) -> Array:
     return np.clip(np.array(values, dtype=np.float64), -80.0, 80.0).astype(np.float64)
 
 
-def choose(logits: ArrayLike, sampling: Sampling, block_position: int, d2t: ArrayLike | None) -> tuple[int, float]:
+def choose(
+    logits: ArrayLike,
+    sampling: Sampling,
+    block_position: int,
+    d2t: ArrayLike | None,
+    numbers: Numbers = PHILOX,
+) -> tuple[int, float]:
     """x_k as a target id and the margin of the choice: argmax, or a draw from the filtered row (dspark.md 5.6)."""
     logits = np.asarray(logits, dtype=np.float64)
     ids = np.arange(len(logits)) if d2t is None else np.asarray(d2t)
@@ -101,11 +108,8 @@ def choose(logits: ArrayLike, sampling: Sampling, block_position: int, d2t: Arra
         return int(ids[np.argmax(logits)]), np.inf
     row = filtered(logits, sampling)
     if sampling.mode == 2:
-        position = sampling.anchor_position + 1 + block_position
-        noise = philox.gumbel(sampling.seed, position, philox.COUPLED, 0, sampling.sample_index, ids)
+        counter = coupled(sampling, block_position)
     else:
-        noise = philox.gumbel(
-            sampling.seed, sampling.anchor_position, philox.DRAFT, block_position, sampling.sample_index, ids
-        )
-    best, lead = draw(row.probabilities, noise)
+        counter = anchored(sampling, philox.DRAFT, block_position)
+    best, lead = numbers.pick(counter, ids, row.probabilities)
     return int(ids[best]), min(lead, row.margin)
