@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from dspark_runtime.contract.errors import ConfigError
+from dspark_runtime.contract.errors import ConfigError, shown
 
 ROPE_TYPES = ("default", "linear", "llama3")
 DRAFT_KINDS = ("auto", "dspark", "model", "none")
@@ -57,7 +57,7 @@ class RopeConfig:
         if not self.theta > 0:
             problems.append(f"rope theta is {self.theta}, needs > 0")
         if self.type not in ROPE_TYPES:
-            problems.append(f"rope type is '{self.type}', supported are {', '.join(ROPE_TYPES)}")
+            problems.append(f"rope type is {shown(self.type)}, supported are {', '.join(ROPE_TYPES)}")
         if not self.factor >= 1.0:
             problems.append(f"rope factor is {self.factor}, needs >= 1")
         if self.type == "llama3" and not self.high_freq_factor > self.low_freq_factor:
@@ -103,6 +103,8 @@ class DecoderConfig:
         ]  # fmt: skip
         if self.num_kv_heads >= 1 and self.num_heads % self.num_kv_heads:
             problems.append(f"num_heads is {self.num_heads}, needs a multiple of num_kv_heads {self.num_kv_heads}")
+        if not 0.0 <= self.rms_norm_eps < 1.0:
+            problems.append(f"rms_norm_eps is {self.rms_norm_eps}, needs [0, 1)")
         if self.head_dim % 2:
             problems.append(f"head_dim is {self.head_dim}, needs an even number")
         _raise("model", problems)
@@ -147,9 +149,11 @@ class DSparkDraftConfig:
         if not self.target_layer_ids:
             problems.append("target_layer_ids is empty, needs at least one layer")
         if self.markov_head_type not in HEAD_TYPES:
-            problems.append(f"markov_head_type is '{self.markov_head_type}', supported are {', '.join(HEAD_TYPES)}")
+            problems.append(
+                f"markov_head_type is {shown(self.markov_head_type)}, supported are {', '.join(HEAD_TYPES)}"
+            )
         if (self.markov_rank == 0) != (self.markov_head_type == "none"):
-            problems.append(f"markov_rank {self.markov_rank} does not go with head type '{self.markov_head_type}'")
+            problems.append(f"markov_rank {self.markov_rank} does not go with head type {shown(self.markov_head_type)}")
         if self.confidence_with_markov and self.markov_rank == 0:
             problems.append("confidence_head_with_markov needs markov_rank > 0")
         _raise("draft", problems)

@@ -10,7 +10,7 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from dspark_runtime.contract import names
-from dspark_runtime.contract.errors import CheckpointError
+from dspark_runtime.contract.errors import CheckpointError, shown
 from dspark_trt.checkpoint.fields import Fields, parse_object, read_bytes, read_object
 from dspark_trt.config import TargetConfig
 
@@ -36,7 +36,9 @@ def load_tokenizer(data: bytes, where: str) -> Tokenizer:
     try:
         return Tokenizer.from_str(data.decode())
     except Exception as error:  # the library raises bare Exception
-        raise CheckpointError(f"{where}: is not a tokenizer that the tokenizers library reads ({error})") from None
+        raise CheckpointError(
+            f"{where}: is not a tokenizer that the tokenizers library reads ({shown(str(error), 200)})"
+        ) from None
 
 
 def check_vocabulary(tokenizer: Tokenizer, config: TargetConfig, where: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dspark_runtime.contract.errors import CheckpointError, ConfigError
+from dspark_runtime.contract.errors import CheckpointError, ConfigError, shown
 from dspark_trt.checkpoint.expected import check_tensors, dspark_shapes
 from dspark_trt.checkpoint.fields import Fields
 from dspark_trt.checkpoint.fit import check_dspark_fit
@@ -20,7 +20,7 @@ def foreign_format(fields: Fields) -> str | None:
     """Name of a DSpark format that is recognised but not read yet; None for anything else."""
     name = architecture(fields)
     if "speculators_model_type" in fields.values:
-        return f"the speculators format ({fields.values['speculators_model_type']})"
+        return f"the speculators format ({shown(fields.values['speculators_model_type'])})"
     if name == "DSparkDraftModel" or "dflash_config" in fields.values:
         return "the SpecForge format (DSparkDraftModel)"
     if name == "Gemma4DSparkModel":

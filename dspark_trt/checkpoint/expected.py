@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dspark_runtime.contract.errors import CheckpointError
+from dspark_runtime.contract.errors import CheckpointError, label
 from dspark_trt.checkpoint.types import TensorSource
 from dspark_trt.config import DecoderConfig, DSparkDraftConfig, TargetConfig
 
@@ -73,8 +73,11 @@ def dspark_shapes(config: DSparkDraftConfig) -> Shapes:
 
 
 def _some(names: list[str]) -> str:
-    rest = len(names) - _LISTED
-    return ", ".join(names[:_LISTED]) + (f" and {rest} more" if rest > 0 else "")
+    return ", ".join(map(label, names[:_LISTED])) + _rest(names)
+
+
+def _rest(names: list[str]) -> str:
+    return f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
 
 
 def check_tensors(where: str, source: TensorSource, wanted: Shapes) -> None:
@@ -87,7 +90,7 @@ def check_tensors(where: str, source: TensorSource, wanted: Shapes) -> None:
         problems.append(f"holds unknown tensors {_some(unknown)}")
     wrong = [name for name in sorted(found & set(wanted)) if source.shape(name) != wanted[name]]
     if wrong:
-        told = [f"{name} {list(source.shape(name))}, wanted {list(wanted[name])}" for name in wrong]
-        problems.append(f"has other shapes than its config says: {_some(told)}")
+        told = [f"{name} {list(source.shape(name))}, wanted {list(wanted[name])}" for name in wrong[:_LISTED]]
+        problems.append(f"has other shapes than its config says: {', '.join(told)}{_rest(wrong)}")
     if problems:
         raise CheckpointError(f"{where}: " + "; ".join(problems))

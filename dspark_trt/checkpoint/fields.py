@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from dspark_runtime.contract.errors import CheckpointError
+from dspark_runtime.contract.errors import CheckpointError, shown
 
 MAX_JSON_BYTES = 256 << 20
 """Larger than any tokenizer.json or shard index we know (30 MB)."""
+MAX_INTEGER = 2**63
+"""Integers of a checkpoint lie below it, their negatives too: what counts anything is far smaller."""
 
 
 def read_bytes(path: Path, limit: int = MAX_JSON_BYTES) -> bytes:
@@ -25,20 +27,39 @@ def read_bytes(path: Path, limit: int = MAX_JSON_BYTES) -> bytes:
         raise CheckpointError(f"{path}: cannot be read ({error.strerror})") from None
 
 
-def parse_object(data: bytes, where: str) -> dict[str, Any]:
-    """The JSON object in `data`. Raises CheckpointError naming `where` for anything else."""
+def parse_object(data: bytes, where: str, unique: bool = False) -> dict[str, Any]:
+    """The JSON object in `data`. Raises CheckpointError naming `where` for anything else.
+
+    unique: refuse an object that holds a key twice, of which readers take either; else the last one counts.
+    """
+
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            seen: set[str] = set()
+            twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+            raise CheckpointError(f"{where}: holds the key {shown(twice)} twice")
+        return found
+
     try:
-        value = json.loads(data)
-    except (ValueError, RecursionError) as error:
+        value = json.loads(data, object_pairs_hook=once if unique else None)
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise CheckpointError(f"{where}: is not valid JSON ({error})") from None
+    except ValueError:  # of int(): Python reads no more than 4300 digits
+        raise CheckpointError(f"{where}: holds a number of thousands of digits") from None
     if not isinstance(value, dict):
         raise CheckpointError(f"{where}: found a JSON {type(value).__name__}, wanted an object")
     return value
 
 
-def read_object(path: Path) -> dict[str, Any]:
-    """The JSON object in a file."""
-    return parse_object(read_bytes(path), str(path))
+def read_object(path: Path, unique: bool = False) -> dict[str, Any]:
+    """The JSON object in a file, as `parse_object` reads it."""
+    return parse_object(read_bytes(path), str(path), unique)
+
+
+def is_integer(value: object) -> bool:
+    """Whether a JSON value is an integer that counts can have; JSON's true is a Python int."""
+    return isinstance(value, int) and not isinstance(value, bool) and -MAX_INTEGER < value < MAX_INTEGER
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,25 +76,30 @@ class Fields:
         return self.values.get(key) is not None
 
     def wrong(self, key: str, wanted: str) -> CheckpointError:
-        found = "nothing" if not self.has(key) else repr(self.values[key])[:80]
+        found = "nothing" if not self.has(key) else shown(self.values[key])
         return CheckpointError(f"{self.where}: {key} is {found}, wanted {wanted}")
 
     def integer(self, key: str, default: int | None = None) -> int:
         value = self.values.get(key)
         if value is None and default is not None:
             return default
-        # JSON true is a Python int.
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise self.wrong(key, "an integer")
-        return value
+        if not is_integer(value):
+            raise self.wrong(key, "an integer below 2**63")
+        return cast(int, value)
 
     def number(self, key: str, default: float | None = None) -> float:
         value = self.values.get(key)
         if value is None and default is not None:
             return default
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        if isinstance(value, bool) or not isinstance(value, int | float):
             raise self.wrong(key, "a finite number")
-        return float(value)
+        try:
+            number = float(value)
+        except OverflowError:  # an integer beyond float64
+            number = math.inf
+        if not math.isfinite(number):
+            raise self.wrong(key, "a finite number")
+        return number
 
     def flag(self, key: str, default: bool) -> bool:
         value = self.values.get(key)
@@ -93,8 +119,8 @@ class Fields:
 
     def integers(self, key: str) -> tuple[int, ...]:
         value = self.values.get(key)
-        if not isinstance(value, list) or any(isinstance(v, bool) or not isinstance(v, int) for v in value):
-            raise self.wrong(key, "a list of integers")
+        if not isinstance(value, list) or not all(map(is_integer, value)):
+            raise self.wrong(key, "a list of integers below 2**63")
         return tuple(value)
 
     def section(self, key: str) -> Fields | None:

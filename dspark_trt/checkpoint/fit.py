@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dspark_runtime.contract import names
-from dspark_runtime.contract.errors import CheckpointError
+from dspark_runtime.contract.errors import CheckpointError, shown
 from dspark_trt.checkpoint.assets import load_tokenizer
 from dspark_trt.checkpoint.types import TargetCheckpoint
 from dspark_trt.config import DSparkDraftConfig, TargetConfig
@@ -28,7 +28,7 @@ def check_dspark_fit(where: str, draft: DSparkDraftConfig, target: TargetConfig)
     if odd := [i for i in draft.target_layer_ids if not -1 <= i <= last]:
         problems.append(f"target_layer_ids hold {odd[0]}, wanted [-1, {last}] for {target.num_layers} layers")
     if len(set(draft.target_layer_ids)) != len(draft.target_layer_ids):
-        problems.append(f"target_layer_ids {list(draft.target_layer_ids)} name a layer twice")
+        problems.append(f"target_layer_ids {shown(list(draft.target_layer_ids))} name a layer twice")
     if draft.num_target_layers is not None and draft.num_target_layers != target.num_layers:
         problems.append(f"num_target_layers is {draft.num_target_layers}, wanted {target.num_layers}")
     _raise(where, problems)
@@ -47,7 +47,7 @@ def check_model_fit(draft: TargetCheckpoint, target: TargetCheckpoint) -> None:
         odd = sorted(token for token in found.keys() | wanted.keys() if found.get(token) != wanted.get(token))
         if odd:
             problems.append(
-                f"{len(odd)} tokens differ between the tokenizers, for instance {odd[0]!r} has id "
+                f"{len(odd)} tokens differ between the tokenizers, for instance {shown(odd[0])} has id "
                 f"{found.get(odd[0])}, wanted {wanted.get(odd[0])}"
             )
     _raise(str(draft.path), problems)

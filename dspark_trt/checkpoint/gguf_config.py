@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from dspark_runtime.contract.errors import CheckpointError, ConfigError
+from dspark_runtime.contract.errors import CheckpointError, ConfigError, shown
 from dspark_trt.checkpoint.fields import Fields
 from dspark_trt.checkpoint.hf_config import MAX_LAYERS, check_token_ids
 from dspark_trt.checkpoint.types import Array, TensorSource
@@ -54,7 +54,7 @@ def _rope(fields: Fields, family: str, head_dim: int, factors: Array | None) -> 
     # rope.scale_linear is the older spelling, without a type.
     factor = fields.number(f"{family}.rope.scaling.factor", fields.number(f"{family}.rope.scale_linear", 1.0))
     if kind not in ("none", "linear"):
-        raise CheckpointError(f"{fields.where}: rope scaling type is '{kind}', supported are none, linear, llama3")
+        raise CheckpointError(f"{fields.where}: rope scaling type is {shown(kind)}, supported are none, linear, llama3")
     if kind == "none" and fields.has(f"{family}.rope.scaling.factor"):
         factor = 1.0
     rope = RopeConfig(theta=theta, type="linear", factor=factor) if factor != 1.0 else RopeConfig(theta=theta)
@@ -81,7 +81,9 @@ def gguf_config(fields: Fields, tensors: TensorSource, factors: Array | None) ->
     """
     family = fields.text("general.architecture")
     if family not in FAMILIES:
-        raise CheckpointError(f"{fields.where}: found architecture '{family}', supported are {', '.join(FAMILIES)}")
+        raise CheckpointError(
+            f"{fields.where}: found architecture {shown(family)}, supported are {', '.join(FAMILIES)}"
+        )
     if fields.integer("split.count", 1) > 1:
         raise CheckpointError(
             f"{fields.where}: is one of {fields.integer('split.count')} parts; merge them with llama-gguf-split --merge"

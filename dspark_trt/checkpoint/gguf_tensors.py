@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dspark_runtime.contract.errors import CheckpointError
+from dspark_runtime.contract.errors import CheckpointError, label
 from dspark_trt.checkpoint.gguf_header import GgufHeader, TensorInfo
 from dspark_trt.checkpoint.gguf_quants import dequantize, row_bytes, stored_form, type_name
 from dspark_trt.checkpoint.types import Array
@@ -56,10 +56,12 @@ def _extent(path: Path, info: TensorInfo) -> int:
     """Bytes that a tensor takes in the file. Raises CheckpointError for types and row lengths that cannot be."""
     name = type_name(info.ggml_type)
     if name is None:
-        raise CheckpointError(f"{path}: {info.name} has the unknown ggml type {info.ggml_type}")
+        raise CheckpointError(f"{path}: {label(info.name)} has the unknown ggml type {info.ggml_type}")
     size = row_bytes(info.ggml_type, info.shape[-1])
     if size is None:
-        raise CheckpointError(f"{path}: {info.name} has rows of {info.shape[-1]} values, which {name} cannot hold")
+        raise CheckpointError(
+            f"{path}: {label(info.name)} has rows of {info.shape[-1]} values, which {name} cannot hold"
+        )
     return math.prod(info.shape[:-1]) * size
 
 
@@ -67,7 +69,9 @@ def _check_layout(path: Path, header: GgufHeader, sizes: dict[str, int], file_si
     at, before = 0, ""
     for info in sorted(header.tensors, key=lambda info: info.offset):
         if info.offset < at:
-            raise CheckpointError(f"{path}: {info.name} begins at data byte {info.offset} and overlaps {before}")
+            raise CheckpointError(
+                f"{path}: {label(info.name)} begins at data byte {info.offset} and overlaps {label(before)}"
+            )
         at, before = info.offset + sizes[info.name], info.name
     if header.data_start + at > file_size:
         raise CheckpointError(
@@ -87,7 +91,14 @@ class GgufSource:
         self._sizes = {info.name: _extent(path, info) for info in header.tensors}
         _check_layout(path, header, self._sizes, data.size)
         self._rope = next((info for info in header.tensors if info.name == ROPE_FACTORS), None)
-        self._places = {canonical(info.name): info for info in header.tensors if info is not self._rope}
+        self._places: dict[str, TensorInfo] = {}
+        for info in header.tensors:
+            name = canonical(info.name)
+            if name in self._places:
+                both = f"{label(info.name)} and {label(self._places[name].name)}"
+                raise CheckpointError(f"{path}: {both} are names of the same tensor, wanted one of them")
+            if info is not self._rope:
+                self._places[name] = info
 
     def interleaved(self, num_heads: int, num_kv_heads: int) -> None:
         """Say that rows of q and k are in llama.cpp's order (files of architecture llama)."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, processors
 
-from dspark_runtime.contract.errors import CheckpointError
+from dspark_runtime.contract.errors import CheckpointError, shown
 from dspark_trt.checkpoint.assets import TokenizerFacts
 from dspark_trt.checkpoint.fields import Fields
 
@@ -55,7 +55,9 @@ def _strings(fields: Fields, key: str) -> list[str]:
 def _merges(fields: Fields) -> list[tuple[str, str]]:
     pairs = [tuple(line.split(" ")) for line in _strings(fields, "tokenizer.ggml.merges")]
     if odd := [pair for pair in pairs if len(pair) != 2]:
-        raise CheckpointError(f"{fields.where}: tokenizer.ggml.merges holds {' '.join(odd[0])!r}, wanted two tokens")
+        raise CheckpointError(
+            f"{fields.where}: tokenizer.ggml.merges holds {shown(' '.join(odd[0]))}, wanted two tokens"
+        )
     return [(pair[0], pair[1]) for pair in pairs]
 
 
@@ -90,12 +92,12 @@ def gguf_tokenizer(fields: Fields) -> tuple[Tokenizer, TokenizerFacts]:
     """
     if (kind := fields.text("tokenizer.ggml.model")) != "gpt2":
         raise CheckpointError(
-            f"{fields.where}: tokenizer model is '{kind}', supported is gpt2 (byte-level BPE); "
+            f"{fields.where}: tokenizer model is {shown(kind)}, supported is gpt2 (byte-level BPE); "
             f"take the safetensors form of this model"
         )
     pre = fields.text("tokenizer.ggml.pre", "default")
     if pre not in SPLITS:
-        raise CheckpointError(f"{fields.where}: pre-tokenizer is '{pre}', supported are {', '.join(SPLITS)}")
+        raise CheckpointError(f"{fields.where}: pre-tokenizer is {shown(pre)}, supported are {', '.join(SPLITS)}")
     tokens = _strings(fields, "tokenizer.ggml.tokens")
     types = fields.values.get("tokenizer.ggml.token_type") or [1] * len(tokens)
     if not isinstance(types, list) or len(types) != len(tokens):
@@ -114,7 +116,9 @@ def gguf_tokenizer(fields: Fields) -> tuple[Tokenizer, TokenizerFacts]:
     except CheckpointError:
         raise
     except Exception as error:  # the library raises bare Exception
-        raise CheckpointError(f"{fields.where}: tokens and merges do not go together ({error})") from None
+        raise CheckpointError(
+            f"{fields.where}: tokens and merges do not go together ({shown(str(error), 200)})"
+        ) from None
 
     special = _special(fields, tokens)
     # A token outside the byte alphabet is not in the vocabulary under its name: adding it would make a new id.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dspark_runtime.contract.errors import CheckpointError, ConfigError
+from dspark_runtime.contract.errors import CheckpointError, ConfigError, shown
 from dspark_trt.checkpoint.fields import Fields
 from dspark_trt.config import DecoderConfig, RopeConfig, TargetConfig
 
@@ -52,7 +52,7 @@ def rope(fields: Fields) -> RopeConfig:
 def refuse_unsupported(fields: Fields) -> None:
     """Activation, sliding windows and quantised weights. Raises CheckpointError."""
     if (activation := fields.text("hidden_act", "silu")) != "silu":
-        raise CheckpointError(f"{fields.where}: hidden_act is '{activation}', supported is silu")
+        raise CheckpointError(f"{fields.where}: hidden_act is {shown(activation)}, supported is silu")
     if fields.has("quantization_config"):
         raise CheckpointError(
             f"{fields.where}: has a quantization_config, wanted float weights; "
@@ -61,13 +61,15 @@ def refuse_unsupported(fields: Fields) -> None:
     window = fields.values.get("sliding_window")
     # Qwen writes a window next to use_sliding_window false; null and false both mean full attention.
     if window is not None and fields.flag("use_sliding_window", True):
-        raise CheckpointError(f"{fields.where}: sliding_window is {window}, supported is full attention only (null)")
+        raise CheckpointError(
+            f"{fields.where}: sliding_window is {shown(window)}, supported is full attention only (null)"
+        )
     layer_types = fields.values.get("layer_types")
     if layer_types is not None:
-        odd = sorted({str(kind) for kind in layer_types} - {"full_attention"}) if isinstance(layer_types, list) else []
-        if odd or not isinstance(layer_types, list):
+        kinds = layer_types if isinstance(layer_types, list) else [layer_types]
+        if odd := [kind for kind in kinds if kind != "full_attention"]:
             raise CheckpointError(
-                f"{fields.where}: layer_types holds {', '.join(odd) or layer_types}, supported is full_attention only"
+                f"{fields.where}: layer_types holds {shown(odd[0])}, supported is full_attention only"
             )
 
 
@@ -137,7 +139,7 @@ def target_config(fields: Fields, generation: Fields) -> TargetConfig:
     """
     name = architecture(fields)
     if name not in FAMILIES:
-        found = f"architecture '{name}'" if name else "no architectures"
+        found = f"architecture {shown(name)}" if name else "no architectures"
         raise CheckpointError(f"{fields.where}: found {found}, supported are {', '.join(FAMILIES)}")
     eos, bos = stop_tokens(fields, generation)
     try:

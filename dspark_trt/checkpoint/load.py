@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from dspark_runtime.contract.errors import CheckpointError, ConfigError
+from dspark_runtime.contract.errors import CheckpointError, ConfigError, shown
 from dspark_trt.checkpoint.dspark_format import ARCHITECTURE, foreign_format, load_dspark
 from dspark_trt.checkpoint.fields import Fields, read_object
 from dspark_trt.checkpoint.fit import check_model_fit
@@ -17,15 +19,20 @@ from dspark_trt.checkpoint.types import DSparkDraftCheckpoint, TargetCheckpoint
 CONFIG = "config.json"
 
 
-def _locate(path: Path, role: str) -> Path:
-    """A folder with a config.json, or a GGUF file. Raises CheckpointError."""
+@contextmanager
+def _readable(path: Path, role: str) -> Iterator[None]:
+    """What the system refuses inside, a folder without search permission or a name too long, is a CheckpointError."""
     try:
-        return _look(path, role)
-    except OSError as error:  # no permission, a name too long
-        raise CheckpointError(f"{role}: {path} cannot be read ({error.strerror})") from None
+        yield
+    except OSError as error:
+        where = error.filename or path
+        raise CheckpointError(
+            f"{role}: {where} cannot be read ({error.strerror or error}); check name and permissions"
+        ) from None
 
 
-def _look(path: Path, role: str) -> Path:
+def _locate(path: Path, role: str) -> Path:
+    """A folder with a config.json, or a GGUF file. Raises CheckpointError or OSError."""
     if not path.exists():
         raise CheckpointError(f"{role}: {path} does not exist")
     if not path.is_dir():
@@ -57,6 +64,11 @@ def load_target(path: Path) -> TargetCheckpoint:
 
     Everything is checked (names, shapes, types, tokenizer), no weight is read yet. Raises CheckpointError.
     """
+    with _readable(path, "target"):
+        return _load_target(path)
+
+
+def _load_target(path: Path) -> TargetCheckpoint:
     located = _locate(path, "target")
     if located.is_dir():
         fields = Fields(str(located / CONFIG), read_object(located / CONFIG))
@@ -72,6 +84,11 @@ def load_draft(path: Path, target: TargetCheckpoint, kind: str = "auto") -> DSpa
     """
     if kind not in ("auto", "dspark", "model"):
         raise ConfigError(f"draft_kind is '{kind}', supported are auto, dspark, model")
+    with _readable(path, "draft"):
+        return _load_draft(path, target, kind)
+
+
+def _load_draft(path: Path, target: TargetCheckpoint, kind: str) -> DSparkDraftCheckpoint | TargetCheckpoint:
     located = _locate(path, "draft")
     fields = Fields(str(located), {})
     if located.is_dir():
@@ -88,7 +105,7 @@ def load_draft(path: Path, target: TargetCheckpoint, kind: str = "auto") -> DSpa
         return load_dspark(located, fields, target)
     if located.is_dir() and (name := architecture(fields)) not in FAMILIES:
         known = ", ".join((ARCHITECTURE, *FAMILIES))
-        raise CheckpointError(f"{fields.where}: found architecture '{name}', supported drafts are {known}")
+        raise CheckpointError(f"{fields.where}: found architecture {shown(name)}, supported drafts are {known}")
     draft = _load_model(located)
     check_model_fit(draft, target)
     return draft

@@ -16,8 +16,8 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from dspark_runtime.contract.errors import CheckpointError
-from dspark_trt.checkpoint.fields import parse_object, read_object
+from dspark_runtime.contract.errors import CheckpointError, label, shown
+from dspark_trt.checkpoint.fields import is_integer, parse_object, read_object
 from dspark_trt.checkpoint.types import Array
 from dspark_trt.stored import Stored
 
@@ -25,6 +25,8 @@ WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 MAX_HEADER_BYTES = 100_000_000
 """The format's own limit."""
+MAX_DIMS = 32
+"""NumPy's limit; weights have at most 4."""
 
 _SIZES = {
     "BOOL": 1, "U8": 1, "I8": 1, "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1, "U16": 2, "I16": 2, "F16": 2, "BF16": 2,
@@ -49,23 +51,26 @@ class Entry:
 
 
 def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    return isinstance(value, int) and is_integer(value) and value >= 0
 
 
 def _entry(where: str, name: str, value: object, base: int) -> Entry:
     if not isinstance(value, dict) or set(value) != {"dtype", "shape", "data_offsets"}:
-        raise CheckpointError(f"{where}: header entry '{name}' wants dtype, shape and data_offsets")
+        raise CheckpointError(f"{where}: header entry {shown(name)} wants dtype, shape and data_offsets")
+    name = label(name)
     dtype, shape, offsets = value["dtype"], value["shape"], value["data_offsets"]
     if not isinstance(dtype, str) or dtype not in _SIZES:
-        raise CheckpointError(f"{where}: {name} has dtype {dtype!r}, which is not one of safetensors'")
+        raise CheckpointError(f"{where}: {name} has dtype {shown(dtype)}, which is not one of safetensors'")
     if not isinstance(shape, list) or not all(_is_count(size) for size in shape):
-        raise CheckpointError(f"{where}: {name} has shape {shape!r}, wanted a list of sizes")
+        raise CheckpointError(f"{where}: {name} has shape {shown(shape)}, wanted a list of sizes")
+    if len(shape) > MAX_DIMS:
+        raise CheckpointError(f"{where}: {name} has {len(shape)} dimensions, wanted at most {MAX_DIMS}")
     if not isinstance(offsets, list) or len(offsets) != 2 or not all(_is_count(offset) for offset in offsets):
-        raise CheckpointError(f"{where}: {name} has data_offsets {offsets!r}, wanted [begin, end]")
+        raise CheckpointError(f"{where}: {name} has data_offsets {shown(offsets)}, wanted [begin, end]")
     wanted = math.prod(shape) * _SIZES[dtype]
     if offsets[1] - offsets[0] != wanted:
         raise CheckpointError(
-            f"{where}: {name} spans {offsets[1] - offsets[0]} bytes, wanted {wanted} for {dtype} {shape}"
+            f"{where}: {name} spans {offsets[1] - offsets[0]} bytes, wanted {shown(wanted)} for {dtype} {shown(shape)}"
         )
     return Entry(dtype, tuple(shape), base + offsets[0], base + offsets[1])
 
@@ -76,7 +81,7 @@ def _check_layout(where: str, entries: dict[str, Entry], begin: int, file_size: 
     for name, entry in sorted(entries.items(), key=lambda item: (item[1].start, item[1].end)):
         if entry.start != at:
             what = "overlaps the tensor before it" if entry.start < at else "leaves a gap before it"
-            raise CheckpointError(f"{where}: {name} begins at byte {entry.start} and {what}, wanted byte {at}")
+            raise CheckpointError(f"{where}: {label(name)} begins at byte {entry.start} and {what}, wanted byte {at}")
         at = entry.end
     if at > file_size:
         raise CheckpointError(f"{where}: is truncated, found {file_size} bytes, its header wants {at}")
@@ -102,7 +107,7 @@ class SafetensorsFile:
         if 8 + header_size > size:
             raise CheckpointError(f"{path}: is truncated, found {size} bytes, its header alone wants {8 + header_size}")
         begin = 8 + header_size
-        header = parse_object(self._bytes[8:begin].tobytes(), f"{path} header")
+        header = parse_object(self._bytes[8:begin].tobytes(), f"{path} header", unique=True)
         header.pop("__metadata__", None)
         self.path = path
         self.entries = {name: _entry(str(path), name, value, begin) for name, value in header.items()}
@@ -185,18 +190,22 @@ def _files(folder: Path) -> list[tuple[SafetensorsFile, set[str] | None]]:
                 f"convert to safetensors"
             )
         raise CheckpointError(f"{folder}: has a config.json but no weights, wanted {WEIGHTS} or {INDEX}")
-    weight_map = read_object(folder / INDEX).get("weight_map")
+    weight_map = read_object(folder / INDEX, unique=True).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise CheckpointError(f"{folder / INDEX}: wants a weight_map from tensor names to files")
     by_file: dict[str, set[str]] = {}
     for name, file in weight_map.items():
         # A plain name: the index must not lead out of the folder.
         if not isinstance(file, str) or not re.fullmatch(r"[\w.-]+\.safetensors", file):
-            raise CheckpointError(f"{folder / INDEX}: {name} is in {file!r}, wanted a .safetensors file of this folder")
+            raise CheckpointError(
+                f"{folder / INDEX}: {label(name)} is in {shown(file)}, wanted a .safetensors file of this folder"
+            )
         by_file.setdefault(file, set()).add(name)
     missing = sorted(file for file in by_file if not (folder / file).is_file())
     if missing:
-        raise CheckpointError(f"{folder}: misses {len(missing)} of {len(by_file)} shards: {', '.join(missing[:4])}")
+        raise CheckpointError(
+            f"{folder}: misses {len(missing)} of {len(by_file)} shards: {', '.join(map(label, missing[:4]))}"
+        )
     return [(SafetensorsFile(folder / file), names) for file, names in sorted(by_file.items())]
 
 
@@ -211,17 +220,19 @@ def open_folder(folder: Path) -> SafetensorsSource:
             odd = sorted(wanted ^ set(file.entries))
             raise CheckpointError(
                 f"{file.path}: holds {len(file.entries)} tensors, {INDEX} lists {len(wanted)}; "
-                f"they differ in {', '.join(odd[:4])}"
+                f"they differ in {', '.join(map(label, odd[:4]))}"
             )
         for stored, entry in file.entries.items():
             name = _canonical(stored)
             if _is_ignored(name):
                 continue
             if name in places:
-                raise CheckpointError(f"{file.path}: {stored} is there twice, found in {places[name][0].path.name} too")
+                raise CheckpointError(
+                    f"{file.path}: {label(stored)} is there twice, found in {places[name][0].path.name} too"
+                )
             if entry.dtype not in _FLOATS:
                 raise CheckpointError(
-                    f"{file.path}: {stored} has dtype {entry.dtype}, supported are {', '.join(_FLOATS)}; "
+                    f"{file.path}: {label(stored)} has dtype {entry.dtype}, supported are {', '.join(_FLOATS)}; "
                     f"quantised checkpoints must be converted to one of them"
                 )
             places[name] = (file, stored)

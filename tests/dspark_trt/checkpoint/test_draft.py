@@ -115,7 +115,7 @@ def test_dspark_draft_with_null_window_has_full_attention(tmp_path: Path, target
             "is a Gemma 4 draft (Gemma4DSparkModel), which is not supported yet",
         ),
         ({"architectures": ["DSparkDraftModel"], "dflash_config": {}}, "is the SpecForge format (DSparkDraftModel)"),
-        ({"speculators_model_type": "dspark"}, "is the speculators format (dspark), which is not supported yet"),
+        ({"speculators_model_type": "dspark"}, "is the speculators format ('dspark'), which is not supported yet"),
         ({"architectures": ["EagleModel"]}, "found architecture 'EagleModel', supported drafts are Qwen3DSparkModel"),
     ],
     ids=lambda value: value.replace(" ", "-")[:40] if isinstance(value, str) else "",

@@ -254,7 +254,31 @@ def headers() -> Iterator[Any]:
         (
             "twice",
             start + struct.pack("<QQ", 0, 2) + 2 * (key + struct.pack("<II", 4, 1)),
-            "holds the key k twice",
+            "holds the key 'k' twice",
+        ),
+        (
+            "weights-as-metadata",
+            start + struct.pack("<QQ", 0, 1) + key + struct.pack("<IIQ", 9, 0, 2**24 + 1) + b"\0" * (2**24 + 1),
+            "holds a value of 16777217 parts at byte 49, wanted at most 16777216",
+        ),
+        (
+            "values-without-end",
+            start + struct.pack("<QQ", 0, 2**16 + 1) + b"\0" * (12 * (2**16 + 1)),
+            "claims 0 tensors and 65537 values, wanted at most 1048576 and 65536",
+        ),
+        (
+            "controls",
+            start + struct.pack("<QQQ", 1, 0, 5) + b"\x1b[2J\x07" + struct.pack("<I", 9) + b"\0" * 20,
+            r"'\x1b[2J\x07' has 9 dimensions",
+        ),
+        (
+            "two-names",
+            start
+            + struct.pack("<QQ", 2, 0)
+            + (struct.pack("<Q", 18) + b"output_norm.weight" + dims + struct.pack("<IQ", 0, 0))
+            + (struct.pack("<Q", 11) + b"norm.weight" + dims + struct.pack("<IQ", 0, 128))
+            + b"\0" * 300,
+            "norm.weight and output_norm.weight are names of the same tensor, wanted one of them",
         ),
         ("dimensions", start + struct.pack("<QQ", 1, 0) + info + struct.pack("<I", 9) + b"\0" * 20, "has 9 dimensions"),
         ("nothing", start + struct.pack("<QQ", 1, 0) + info + struct.pack("<IQIQ", 1, 0, 0, 0), "t is empty"),

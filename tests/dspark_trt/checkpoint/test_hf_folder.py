@@ -39,8 +39,10 @@ def edit(path: Path, **changes: Any) -> None:
 def refusal(folder: Path) -> str:
     with pytest.raises(CheckpointError) as error:
         load_target(folder)
-    assert str(folder) in str(error.value)
-    return str(error.value)
+    message = str(error.value)
+    assert str(folder) in message
+    assert message.isprintable() and len(message) < 1000
+    return message
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -191,8 +193,8 @@ SLIDING = {"use_sliding_window": True, "sliding_window": 16}
         ({"sliding_window": 4096}, "sliding_window is 4096, supported is full attention only"),
         ({"sliding_window": 0}, "sliding_window is 0, supported is full attention only"),
         (SLIDING, "sliding_window is 16, supported is full attention only"),
-        ({"layer_types": ["full_attention", "sliding_attention"]}, "layer_types holds sliding_attention"),
-        ({"layer_types": "full"}, "layer_types holds full, supported"),
+        ({"layer_types": ["full_attention", "sliding_attention"]}, "layer_types holds 'sliding_attention'"),
+        ({"layer_types": "full"}, "layer_types holds 'full', supported"),
         ({"rope_parameters": {"rope_type": "yarn", "factor": 4.0}}, "rope type is 'yarn', supported are default"),
         ({"rope_parameters": {"full_attention": {"rope_type": "default"}}}, "differs per layer type"),
         ({"rope_parameters": {"rope_type": "linear"}}, "rope_parameters: factor is nothing, wanted a finite number"),
@@ -205,6 +207,15 @@ SLIDING = {"use_sliding_window": True, "sliding_window": 16}
         ({"hidden_size": True}, "hidden_size is True, wanted an integer"),
         ({"vocab_size": ...}, "vocab_size is nothing, wanted an integer"),
         ({"rms_norm_eps": "tiny"}, "rms_norm_eps is 'tiny', wanted a finite number"),
+        ({"rms_norm_eps": 10**400}, "rms_norm_eps is 1000"),
+        ({"rms_norm_eps": -1.0}, "rms_norm_eps is -1.0, needs [0, 1)"),
+        ({"hidden_size": 10**400}, "wanted an integer below 2**63"),
+        ({"max_position_embeddings": 2**63}, "max_position_embeddings is 9223372036854775808, wanted an integer"),
+        ({"rope_parameters": {"rope_theta": 10**400, "rope_type": "default"}}, "wanted a finite number"),
+        ({"hidden_act": "\x1b[2J" + "x" * 9999}, r"hidden_act is '\x1b[2Jxxx"),
+        ({"architectures": ["\u202e" * 9999]}, r"found architecture '\u202e\u202e"),
+        ({"layer_types": [{"a": "\x07" * 9999}]}, r"layer_types holds {'a': '\x07"),
+        ({"rope_parameters": {"rope_type": "\x9b" * 9999}}, r"rope type is '\x9b"),
         ({"tie_word_embeddings": "yes"}, "tie_word_embeddings is 'yes', wanted true or false"),
         ({"num_key_value_heads": 3}, "num_heads is 4, needs a multiple of num_kv_heads 3"),
         ({"num_hidden_layers": 0}, "num_layers is 0, needs >= 1"),
@@ -277,3 +288,28 @@ def test_target_with_more_token_ids_than_rows_is_refused(tmp_path: Path) -> None
     make_target(tmp_path / "larger", vocab_size=320)
     (tmp_path / "tokenizer.json").write_bytes((tmp_path / "larger" / "tokenizer.json").read_bytes())
     assert "has token ids up to 319, the model has 300 rows of embeddings" in refusal(tmp_path)
+
+
+def test_target_shard_name_beyond_what_the_system_takes_is_refused(tmp_path: Path) -> None:
+    make_target(tmp_path, num_shards=2)
+    name = "x" * 300 + ".safetensors"
+    edit(tmp_path / "model.safetensors.index.json", weight_map={"model.norm.weight": name})
+    message = refusal(tmp_path)
+    assert message.startswith("target: ") and "cannot be read (File name too long); check name" in message
+
+
+def test_target_folder_that_may_not_be_searched_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a stand-in: whoever runs the tests may be allowed everything."""
+    make_target(tmp_path)
+
+    def refuse(path: Path) -> bool:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "is_file", refuse)
+    assert f"{tmp_path / 'config.json'} cannot be read (Permission denied)" in refusal(tmp_path)
+
+
+def test_target_index_that_names_a_tensor_twice_is_refused(tmp_path: Path) -> None:
+    make_target(tmp_path, num_shards=2)
+    (tmp_path / "model.safetensors.index.json").write_text('{"weight_map": {"a": "x", "a": "y"}}')
+    assert "model.safetensors.index.json: holds the key 'a' twice" in refusal(tmp_path)

@@ -33,8 +33,10 @@ def write_raw(path: Path, header: object, data: bytes = b"\0" * 8) -> Path:
 def refused(path: Path) -> str:
     with pytest.raises(CheckpointError) as error:
         SafetensorsFile(path)
-    assert str(error.value).startswith(str(path))
-    return str(error.value)
+    message = str(error.value)
+    assert message.startswith(str(path))
+    assert message.isprintable() and len(message) < len(str(path)) + 400
+    return message
 
 
 @pytest.mark.parametrize("dtype, bits", [("float32", 0), ("float16", 11), ("bfloat16", 8)])
@@ -98,6 +100,15 @@ def test_safetensors_one_tensor_is_in_memory_at_a_time(tmp_path: Path) -> None:
         ({"a": entry(shape=[-2])}, "a has shape [-2], wanted a list of sizes"),
         ({"a": entry(shape=[True])}, "a has shape [True], wanted a list of sizes"),
         ({"a": entry(shape="2")}, "a has shape '2', wanted a list of sizes"),
+        ({"a": entry(shape=[10**4000])}, "a has shape [1000000"),
+        ({"a": entry(shape=[2**62] * 32)}, "a spans 8 bytes, wanted"),
+        ({"a": entry(shape=[1] * 33)}, "a has 33 dimensions, wanted at most 32"),
+        (b'{"a": {"shape": [' + b"9" * 5000 + b"]}}", "header: holds a number of thousands of digits"),
+        (b'{"a": 1, "b": {}, "a": 1}', "header: holds the key 'a' twice"),
+        (b'{"a": {"dtype": "F32", "dtype": "F16"}}', "header: holds the key 'dtype' twice"),
+        ({"\x1b[31m" + "x" * 9999: entry("F33")}, r"'\x1b[31mxxx"),
+        ({"a": entry("\n" * 9999)}, r"a has dtype '\n\n"),
+        ({"a": entry(offsets=[0, 10**4000])}, "a has data_offsets [0, 1000000"),
         ({"a": entry(offsets=[0])}, "a has data_offsets [0], wanted [begin, end]"),
         ({"a": entry(offsets=[8, 0])}, "a spans -8 bytes, wanted 8 for F32 [2]"),
         ({"a": entry(shape=[3])}, "a spans 8 bytes, wanted 12 for F32 [3]"),
