@@ -17,8 +17,8 @@ from typing import Any
 from dspark_runtime.contract.compiled import CompiledInfo, Profile
 from dspark_runtime.contract.errors import BuildError
 from dspark_runtime.contract.gpu import find_gpus
+from dspark_runtime.contract.graph_io import expected_tensors
 from dspark_runtime.contract.manifest import Manifest
-from dspark_trt.backends.tensorrt_io import expected_tensors
 from dspark_trt.backends.tensorrt_judge import judge
 from dspark_trt.backends.tensorrt_network import Network, as_json, read_network
 from dspark_trt.backends.tensorrt_phases import PhaseTree

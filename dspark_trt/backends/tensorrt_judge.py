@@ -11,8 +11,8 @@ from collections.abc import Iterator
 
 from dspark_runtime.contract import names
 from dspark_runtime.contract.compiled import TensorInfo
+from dspark_runtime.contract.graph_io import cache_names, expected_tensors
 from dspark_runtime.contract.manifest import EngineInfo, Manifest
-from dspark_trt.backends.tensorrt_io import cache_names, expected_tensors
 from dspark_trt.backends.tensorrt_network import Edge, Layer, Network
 
 NORM_KINDS = frozenset({"ELEMENTWISE", "REDUCE", "UNARY", "CAST", "CONSTANT", "SHUFFLE", "NORMALIZATION"})

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from dspark_runtime.contract.compiled import AxisRange, Profile
+from dspark_runtime.contract.graph_io import expected_tensors
 from dspark_runtime.contract.manifest import Manifest
-from dspark_trt.backends.tensorrt_io import expected_tensors
 
 ROUNDS = "rounds"
 PREFILL = "prefill"

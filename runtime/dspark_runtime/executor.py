@@ -14,12 +14,14 @@ import numpy as np
 
 from dspark_runtime.bundle import Bundle
 from dspark_runtime.contract import names
+from dspark_runtime.contract.graph_io import expected_tensors
 from dspark_runtime.contract.manifest import DraftInfo, Manifest
 from dspark_runtime.drafting.base import Drafter, Proposals
 from dspark_runtime.drafting.dspark import DSparkDrafter
 from dspark_runtime.drafting.model import ModelDrafter
 from dspark_runtime.plan import PrefillPlan, RoundPlan, StepPlan, StepResult
 from dspark_runtime.profile import Profiler
+from dspark_runtime.sessions.agreement import check_agreement
 from dspark_runtime.sessions.base import Array, Binding, IntArray, Session, Tensor
 from dspark_runtime.sessions.buffers import Buffer, allocate_caches
 from dspark_runtime.sessions.machine import check_machine
@@ -243,9 +245,11 @@ def open_executor(
             bundle.folder,
         )
     target = OnnxRuntimeSession(bundle.file(manifest.target.graph), custom, num_threads)
+    check_agreement(str(bundle.folder), target, expected_tensors(manifest, "target"))
     draft = None
     if manifest.draft is not None:
         draft = OnnxRuntimeSession(bundle.file(manifest.draft.engine.graph), custom, num_threads)
+        check_agreement(str(bundle.folder), draft, expected_tensors(manifest, "draft"))
     head = read_head(bundle.file(HEAD_FILE)) if bundle.has(HEAD_FILE) else {}
     profiler = Profiler(operator_seconds, manifest.operators == "graph")
     return BundleExecutor(manifest, target, draft, head, profiler, override), profiler

@@ -23,6 +23,16 @@ MAX_THREADS_PER_CORE = 4
 LOG_ERRORS = 3
 """ONNX Runtime's severity level: warnings of the optimiser are not for users."""
 
+DTYPES = {
+    "tensor(bool)": "bool",
+    "tensor(int32)": "int32",
+    "tensor(int64)": "int64",
+    "tensor(float)": "float32",
+    "tensor(float16)": "float16",
+    "tensor(bfloat16)": "bfloat16",
+}
+"""ONNX Runtime's names of element types to ours."""
+
 _pool_lock = threading.Lock()
 _pool_threads: int | None = None
 
@@ -93,6 +103,9 @@ class OnnxRuntimeSession:
         self.name = graph.name
         self.inputs = {node.name: _shape(node.shape) for node in self._session.get_inputs()}
         self.outputs = {node.name: _shape(node.shape) for node in self._session.get_outputs()}
+        nodes = (*self._session.get_inputs(), *self._session.get_outputs())
+        self.dtypes = {node.name: DTYPES.get(node.type, node.type) for node in nodes}
+        """Element type of every input and output, as the manifest names them."""
 
     def tensor(self, array: Array) -> Tensor:
         assert array.flags.c_contiguous

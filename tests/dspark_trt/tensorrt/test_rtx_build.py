@@ -10,9 +10,9 @@ import pytest
 
 from dspark_runtime.bundle import open_bundle
 from dspark_runtime.contract.errors import BuildError, ConfigError
+from dspark_runtime.contract.graph_io import expected_tensors
 from dspark_runtime.contract.manifest import Manifest
 from dspark_trt.backends import tensorrt_rtx
-from dspark_trt.backends.tensorrt_io import expected_tensors
 from dspark_trt.build import build
 from dspark_trt.cli import main
 from dspark_trt.config import BuildConfig

@@ -11,9 +11,9 @@ import pytest
 
 from dspark_runtime.contract.errors import BuildError, ConfigError
 from dspark_runtime.contract.gpu import Gpu
+from dspark_runtime.contract.graph_io import expected_tensors
 from dspark_trt.backends import CompileJob, Dialect, tensorrt
 from dspark_trt.backends.tensorrt import TensorRtBackend
-from dspark_trt.backends.tensorrt_io import expected_tensors
 from dspark_trt.build import build
 from dspark_trt.config import BuildConfig
 from tests.dspark_trt.tensorrt.networks import Written, ignore, write

@@ -1,6 +1,7 @@
-"""The inputs and outputs that an engine must have, worked out from the manifest alone.
+"""The inputs and outputs that a graph or an engine must have, worked out from the manifest alone.
 
-Deliberately not from the graph: the judge compares what the parser made of the graph with this.
+Deliberately not from the graph: the builder's judge compares what TensorRT's parser made of a graph with this, and the
+runtime what ONNX Runtime loaded. The table that it follows is in docs/architecture.md.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ Shape = tuple[int | str, ...]
 
 
 def expected_tensors(manifest: Manifest, role: str) -> tuple[TensorInfo, ...]:
-    """Inputs, then outputs, of the `target` or `draft` of a bundle (docs/architecture.md). Order means nothing."""
+    """Inputs, then outputs, of the `target` or `draft` of a bundle. Order means nothing."""
     parts = _target(manifest) if role == "target" else _draft(manifest)
     tensors = tuple(parts)
     return tuple(sorted(tensors, key=lambda tensor: tensor.direction))
@@ -101,9 +102,12 @@ def _step(manifest: Manifest, role: str) -> Iterator[TensorInfo]:
     yield _input(names.TOKEN_IDS, "int32", "T")
     yield _input(names.POSITIONS, "int64", "T")
     yield _input(names.WRITE_INDICES, "int32", "B")
-    yield _input(names.UPDATE_LENGTHS, "int32", "B+1")
-    yield _input(names.KV_LENGTHS, "int32", "B")
-    if manifest.query_form == "padded":
+    if manifest.dialect == "standard":  # the mask says all about lengths
+        yield _input(names.ATTENTION_MASK, "bool", "B", 1, "Q", manifest.limits.cache_capacity)
+    else:
+        yield _input(names.UPDATE_LENGTHS, "int32", "B+1")
+        yield _input(names.KV_LENGTHS, "int32", "B")
+    if manifest.query_form == "padded" or manifest.dialect == "standard":
         yield _input(names.QUERY_ROWS, "int32", "B", "Q")
         yield _input(names.OUTPUT_ROWS, "int32", "T")
     for name, model in cache_names(manifest, role):
