@@ -58,6 +58,8 @@ def dummy_inputs(session: ort.InferenceSession) -> dict[str, Array]:
         names.OUTPUT_ROWS: arange,
         names.ROW_OFFSETS: [0, 1],
         names.TOP_P: [1.0],
+        # The one signal that every draft has, whatever its heads.
+        names.CONFIDENCE_SIGNAL: [names.CONFIDENCE_SIGNALS["top1"]],
         names.CALIBRATION_TEMPERATURES: 1.0,
         names.ANCHOR_POSITION: [rows - 1],
     }

@@ -203,13 +203,12 @@ def _head(b: GraphBuilder, logits: Value, hidden: Value, draft: DSparkDraft) -> 
     with b.scope("head"):
         weights = HeadWeights(**{name: b.weight(name, array, keep=True) for name, array in head_arrays(draft).items()})
     reads_hidden = config.has_confidence_head or config.markov_head_type in ("gated", "rnn")
-    _, confidences, _ = draft_node(
+    drafted = draft_node(
         b,
         b.reshape(logits, ("R", block, logits.shape[1]), "block_logits"),
         b.reshape(hidden, ("R", block, hidden.shape[1]), "block_hidden") if reads_hidden else None,
         weights,
         head_type=config.markov_head_type,
-        signal=draft.signal,
         confidence_with_markov=config.confidence_with_markov,
     )
-    cutoff_node(b, confidences)
+    cutoff_node(b, drafted)

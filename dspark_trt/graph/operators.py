@@ -31,11 +31,23 @@ class HeadWeights:
 
     markov_w1: Value | None = None
     markov_w2: Value | None = None
+    """float32, bfloat16, or int8 with markov_w2_scales."""
+    markov_w2_scales: Value | None = None
     head_weight: Value | None = None
     head_bias: Value | None = None
     confidence_weight: Value | None = None
     confidence_bias: Value | None = None
     d2t: Value | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drafted:
+    """What DSparkCutoff reads of a DSparkDraft node: its outputs [R, K], and the policies [R] that both read."""
+
+    tokens: Value
+    confidence_logits: Value
+    entropies: Value
+    policy: Value
 
 
 def sampling_inputs(b: GraphBuilder) -> list[Value]:
@@ -50,34 +62,36 @@ def draft_node(
     weights: HeadWeights,
     *,
     head_type: str,
-    signal: str,
     confidence_with_markov: bool,
-) -> tuple[Value, Value, Value]:
-    """DSparkDraft. logits: [R, K, Vd], hidden: [R, K, d]. Makes its three outputs graph outputs and returns them."""
+) -> Drafted:
+    """DSparkDraft. logits: [R, K, Vd], hidden: [R, K, d]. Its outputs are graph outputs."""
     _, block, vocab = logits.shape
     anchors = b.input(names.ANCHOR_TOKENS, ("R",), INT32)
     offset = b.input(names.BLOCK_OFFSET, (1,), INT32)
-    tokens, confidences, draft_logits = b.nodes(
+    signal = b.input(names.CONFIDENCE_SIGNAL, ("R",), INT32)
+    policy = b.input(names.CUTOFF_POLICY, ("R",), INT32)
+    tokens, confidences, draft_logits, entropies = b.nodes(
         "DSparkDraft",
         (
-            logits, hidden, anchors, offset, *sampling_inputs(b),
-            weights.markov_w1, weights.markov_w2, weights.head_weight, weights.head_bias,
+            logits, hidden, anchors, offset, *sampling_inputs(b), signal, policy,
+            weights.markov_w1, weights.markov_w2, weights.markov_w2_scales, weights.head_weight, weights.head_bias,
             weights.confidence_weight, weights.confidence_bias, weights.d2t,
         ),
         (
             Out("head.tokens", ("R", block), INT32),
             Out("head.confidences", ("R", block), FLOAT),
             Out("head.logits", ("Rj", block, vocab), FLOAT),
+            Out("head.entropies", ("R", block), FLOAT),
         ),
         domain=names.OPERATOR_DOMAIN,
         head_type=names.HEAD_TYPES[head_type],
-        signal=names.CONFIDENCE_SIGNALS[signal],
         confidence_with_markov=int(confidence_with_markov),
     )  # fmt: skip
     b.output(tokens, names.DRAFT_TOKENS)
     b.output(confidences, names.CONFIDENCE_LOGITS)
     b.output(draft_logits, names.DRAFT_LOGITS)
-    return tokens, confidences, draft_logits
+    b.output(entropies, names.ENTROPIES)
+    return Drafted(tokens=tokens, confidence_logits=confidences, entropies=entropies, policy=policy)
 
 
 def linear_node(b: GraphBuilder, inputs: Sequence[Value | None], out: Out, storage: str, num_out: int) -> Value:
@@ -92,22 +106,32 @@ def storage_of(graph: Path) -> str:
     return "+".join(sorted(kinds)) or "float32"
 
 
-def cutoff_node(b: GraphBuilder, confidences: Value) -> None:
-    """DSparkCutoff over confidence logits [R, K]; its outputs are graph outputs."""
-    lengths, survivals = b.nodes(
+def cutoff_node(b: GraphBuilder, drafted: Drafted) -> None:
+    """DSparkCutoff over what a draft gave; its outputs are graph outputs."""
+    shape = drafted.confidence_logits.shape
+    lengths, survivals, confidences = b.nodes(
         "DSparkCutoff",
         (
-            confidences,
-            b.input(names.CALIBRATION_TEMPERATURES, (confidences.shape[1],), FLOAT),
-            b.input(names.CUTOFF_POLICY, ("R",), INT32),
-            b.input(names.CUTOFF_THRESHOLD, ("R",), FLOAT),
+            drafted.confidence_logits,
+            drafted.entropies,
+            drafted.tokens,
+            b.input(names.CALIBRATION_TEMPERATURES, shape, FLOAT),
+            drafted.policy,
+            b.input(names.CUTOFF_PARAMS, ("R", names.CUTOFF_COLUMNS), FLOAT),
+            b.input(names.CUTOFF_INCLUSIVE, ("R",), INT32),
+            b.input(names.MIN_VERIFY, ("R",), INT32),
             b.input(names.MAX_VERIFY, ("R",), INT32),
         ),
-        (Out("cutoff.lengths", ("R",), INT32), Out("cutoff.survivals", confidences.shape, FLOAT)),
+        (
+            Out("cutoff.lengths", ("R",), INT32),
+            Out("cutoff.survivals", shape, FLOAT),
+            Out("cutoff.confidences", shape, FLOAT),
+        ),
         domain=names.OPERATOR_DOMAIN,
     )
     b.output(lengths, names.VERIFY_LENGTHS)
     b.output(survivals, names.SURVIVALS)
+    b.output(confidences, names.CONFIDENCES)
 
 
 def accept_node(b: GraphBuilder, logits: Value, *, block_size: int, draft_vocab: int, d2t: Value | None) -> None:

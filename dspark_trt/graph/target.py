@@ -70,7 +70,7 @@ def write_model_draft_graph(options: GraphOptions, config: TargetConfig, tensors
         b.output(logits, names.LOGITS)
         if options.operators == "graph":
             block = b.reshape(logits, ("R", 1, config.vocab_size), "block_logits")
-            draft_node(b, block, None, HeadWeights(), head_type="none", signal="top1", confidence_with_markov=False)
+            draft_node(b, block, None, HeadWeights(), head_type="none", confidence_with_markov=False)
         b.save()
 
 

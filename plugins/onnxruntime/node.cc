@@ -74,6 +74,15 @@ Ort::ConstValue Call::fetch(size_t index, size_t rank, int64_t* dims) const {
   return value;
 }
 
+const void* Call::any_input(size_t index, std::initializer_list<int64_t> shape, ONNXTensorElementDataType& type) const {
+  std::array<int64_t, 4> dims{};
+  const Ort::ConstValue value = fetch(index, shape.size(), dims.data());
+  if (!value) return nullptr;
+  expect(index, dims.data(), shape);
+  type = value.GetTensorTypeAndShapeInfo().GetElementType();
+  return value.GetTensorRawData();
+}
+
 void Call::expect(size_t index, const int64_t* dims, std::initializer_list<int64_t> shape) const {
   size_t axis = 0;
   for (const int64_t wanted : shape) {

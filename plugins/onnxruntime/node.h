@@ -19,6 +19,8 @@ inline ONNXTensorElementDataType element_type(Element element) {
       return ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32;
     case Element::kInt64:
       return ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64;
+    case Element::kAny:
+      return ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED;
     default:
       return ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT;
   }
@@ -74,6 +76,10 @@ class Call {
     if (tensor) expect(index, tensor.dims.data(), shape);
     return tensor.data;
   }
+
+  /// Input `index` of this shape and of a type that the tensor brings along (Element::kAny); null where the graph
+  /// leaves it out.
+  const void* any_input(size_t index, std::initializer_list<int64_t> shape, ONNXTensorElementDataType& type) const;
 
   template <class T>
   T* output(size_t index, std::initializer_list<int64_t> shape) const {

@@ -44,6 +44,14 @@ template <>
 constexpr const char* dtype_name<int64_t>() {
   return "int64";
 }
+template <>
+constexpr const char* dtype_name<uint16_t>() {
+  return "uint16";
+}
+template <>
+constexpr const char* dtype_name<int8_t>() {
+  return "int8";
+}
 
 /// Which argument of which function, and the axes that its contract names ("R, K, Vd").
 struct Place {

@@ -57,13 +57,34 @@ SamplingArrays sampling_arrays(const char* function, int64_t requests, nb::handl
           input<int32_t>({function, "anchor_position", "R"}, anchor_position, {requests})};
 }
 
+/// markov_w2 as it is stored: float32, bfloat16 (its bits as uint16) or int8.
+struct HeadMatrix {
+  const void* data = nullptr;
+  int32_t storage = DSPARK_HEAD_FLOAT32;
+
+  HeadMatrix(const Place& place, nb::handle object, int64_t vocab, int64_t rank) {
+    if (object.is_none()) return;
+    const std::string dtype = nb::hasattr(object, "dtype") ? text(object.attr("dtype")) : "";
+    if (dtype == "uint16") {
+      storage = DSPARK_HEAD_BFLOAT16;
+      data = input<uint16_t>(place, object, {vocab, rank}).data();
+    } else if (dtype == "int8") {
+      storage = DSPARK_HEAD_INT8;
+      data = input<int8_t>(place, object, {vocab, rank}).data();
+    } else {
+      data = input<float>(place, object, {vocab, rank}).data();
+    }
+  }
+};
+
 nb::tuple draft(nb::object base_logits, nb::object anchor_tokens, nb::object temperature, nb::object top_k,
                 nb::object top_p, nb::object min_p, nb::object accept_mode, nb::object seed, nb::object sample_index,
-                nb::object anchor_position, nb::object hidden, int32_t block_offset, nb::object markov_w1,
-                nb::object markov_w2, nb::object head_weight, nb::object head_bias, nb::object confidence_weight,
-                nb::object confidence_bias, nb::object d2t, int32_t head_type, int32_t signal,
-                bool confidence_with_markov, nb::object draft_tokens, nb::object confidence_logits,
-                nb::object draft_logits, bool want_draft_logits, bool parallel) {
+                nb::object anchor_position, nb::object confidence_signal, nb::object cutoff_policy, nb::object hidden,
+                int32_t block_offset, nb::object markov_w1, nb::object markov_w2, nb::object markov_w2_scales,
+                nb::object head_weight, nb::object head_bias, nb::object confidence_weight, nb::object confidence_bias,
+                nb::object d2t, int32_t head_type, bool confidence_with_markov, nb::object draft_tokens,
+                nb::object confidence_logits, nb::object draft_logits, nb::object entropies, bool want_draft_logits,
+                bool parallel) {
   constexpr const char* kName = "draft";
   const auto base = input<float>({kName, "base_logits", "R, K, Vd"}, base_logits, {kAny, kAny, kAny});
   const int64_t requests = base.size(0);
@@ -74,7 +95,8 @@ nb::tuple draft(nb::object base_logits, nb::object anchor_tokens, nb::object tem
   const auto anchors = input<int32_t>({kName, "anchor_tokens", "R"}, anchor_tokens, {requests});
   const auto w1 = optional_input<float>({kName, "markov_w1", "rows, r"}, markov_w1, {kAny, kAny});
   const int64_t rank = w1 ? w1.size(1) : 0;
-  const auto w2 = optional_input<float>({kName, "markov_w2", "Vd, r"}, markov_w2, {vocab, rank});
+  const HeadMatrix w2({kName, "markov_w2", "Vd, r"}, markov_w2, vocab, rank);
+  const auto w2_scales = optional_input<float>({kName, "markov_w2_scales", "Vd"}, markov_w2_scales, {vocab});
   const bool rnn = head_type == DSPARK_HEAD_RNN;
   const int64_t gates = rnn ? 3 * rank : rank;
   const int64_t columns = (rnn ? 2 : 1) * rank + width;
@@ -87,8 +109,11 @@ nb::tuple draft(nb::object base_logits, nb::object anchor_tokens, nb::object tem
   const auto map = optional_input<int32_t>({kName, "d2t", "Vd"}, d2t, {vocab});
   const auto sampling = sampling_arrays(kName, requests, temperature, top_k, top_p, min_p, accept_mode, seed,
                                         sample_index, anchor_position);
+  const auto signal_kinds = input<int32_t>({kName, "confidence_signal", "R"}, confidence_signal, {requests});
+  const auto policies = optional_input<int32_t>({kName, "cutoff_policy", "R"}, cutoff_policy, {requests});
   const Output<int32_t> tokens({kName, "draft_tokens", "R, K"}, draft_tokens, {requests, block});
   const Output<float> signals({kName, "confidence_logits", "R, K"}, confidence_logits, {requests, block});
+  const Output<float> spreads({kName, "entropies", "R, K"}, entropies, {requests, block});
   Array<float, true> kept;
   if (want_draft_logits || !draft_logits.is_none()) {
     Output<float> output({kName, "draft_logits", "R, K, Vd"}, draft_logits, {requests, block, vocab});
@@ -103,45 +128,68 @@ nb::tuple draft(nb::object base_logits, nb::object anchor_tokens, nb::object tem
   params.markov_rank = rank;
   params.markov_rows = w1 ? w1.size(0) : 0;
   params.head_type = head_type;
-  params.signal = signal;
+  params.head_storage = w2.storage;
   params.confidence_with_markov = confidence_with_markov ? 1 : 0;
   params.block_offset = block_offset;
   params.base_logits = base.data();
   params.hidden = states.data();
   params.anchor_tokens = anchors.data();
   params.markov_w1 = w1.data();
-  params.markov_w2 = w2.data();
+  params.markov_w2 = w2.data;
+  params.markov_w2_scales = w2_scales.data();
   params.head_weight = gate.data();
   params.head_bias = gate_bias.data();
   params.confidence_weight = confidence.data();
   params.confidence_bias = confidence_b.data();
   params.d2t = map.data();
   params.sampling = sampling.params();
+  params.confidence_signal = signal_kinds.data();
+  params.cutoff_policy = policies.data();
   params.draft_tokens = tokens.data();
   params.confidence_logits = signals.data();
+  params.entropies = spreads.data();
   params.draft_logits = kept.data();
   launch(dspark_draft, params, parallel);
-  return nb::make_tuple(tokens.object, signals.object, draft_logits);
+  return nb::make_tuple(tokens.object, signals.object, draft_logits, spreads.object);
 }
 
-nb::tuple cutoff(nb::object confidence_logits, nb::object policy, nb::object threshold, nb::object max_verify,
-                 nb::object calibration_temperatures, nb::object verify_lengths, nb::object survivals, bool parallel) {
+nb::tuple cutoff(nb::object confidence_logits, nb::object cutoff_policy, nb::object cutoff_params,
+                 nb::object cutoff_inclusive, nb::object min_verify, nb::object max_verify, nb::object entropies,
+                 nb::object draft_tokens, nb::object calibration_temperatures, nb::object verify_lengths,
+                 nb::object survivals, nb::object confidences, bool parallel) {
   constexpr const char* kName = "cutoff";
   const auto logits = input<float>({kName, "confidence_logits", "R, K"}, confidence_logits, {kAny, kAny});
   const int64_t requests = logits.size(0);
   const int64_t block = logits.size(1);
+  const auto spreads = optional_input<float>({kName, "entropies", "R, K"}, entropies, {requests, block});
+  const auto proposals = optional_input<int32_t>({kName, "draft_tokens", "R, K"}, draft_tokens, {requests, block});
   const auto temperatures =
-      optional_input<float>({kName, "calibration_temperatures", "K"}, calibration_temperatures, {block});
-  const auto policies = input<int32_t>({kName, "policy", "R"}, policy, {requests});
-  const auto thresholds = input<float>({kName, "threshold", "R"}, threshold, {requests});
-  const auto limits = input<int32_t>({kName, "max_verify", "R"}, max_verify, {requests});
+      optional_input<float>({kName, "calibration_temperatures", "R, K"}, calibration_temperatures, {requests, block});
+  const auto policies = input<int32_t>({kName, "cutoff_policy", "R"}, cutoff_policy, {requests});
+  const auto columns = input<float>({kName, "cutoff_params", "R, 5"}, cutoff_params, {requests, DSPARK_CUTOFF_COLUMNS});
+  const auto stops = input<int32_t>({kName, "cutoff_inclusive", "R"}, cutoff_inclusive, {requests});
+  const auto least = input<int32_t>({kName, "min_verify", "R"}, min_verify, {requests});
+  const auto most = input<int32_t>({kName, "max_verify", "R"}, max_verify, {requests});
   const Output<int32_t> lengths({kName, "verify_lengths", "R"}, verify_lengths, {requests});
   const Output<float> products({kName, "survivals", "R, K"}, survivals, {requests, block});
-  const dspark_cutoff_params params{
-      requests,          block,         logits.data(),  temperatures.data(), policies.data(),
-      thresholds.data(), limits.data(), lengths.data(), products.data()};
+  const Output<float> values({kName, "confidences", "R, K"}, confidences, {requests, block});
+  dspark_cutoff_params params{};
+  params.num_requests = requests;
+  params.block_size = block;
+  params.confidence_logits = logits.data();
+  params.entropies = spreads.data();
+  params.draft_tokens = proposals.data();
+  params.calibration_temperatures = temperatures.data();
+  params.policy = policies.data();
+  params.params = columns.data();
+  params.inclusive = stops.data();
+  params.min_verify = least.data();
+  params.max_verify = most.data();
+  params.verify_lengths = lengths.data();
+  params.survivals = products.data();
+  params.confidences = values.data();
   launch(dspark_cutoff, params, parallel);
-  return nb::make_tuple(lengths.object, products.object);
+  return nb::make_tuple(lengths.object, products.object, values.object);
 }
 
 nb::tuple accept(nb::object logits, nb::object row_offsets, nb::object temperature, nb::object top_k, nb::object top_p,
@@ -299,16 +347,18 @@ NB_MODULE(dspark_ops, module) {
   const nb::object none = nb::none();
   module.doc() = "The operators of dspark-trt on NumPy arrays: zero-copy, without the GIL. See dspark_ops.pyi.";
   module.def("draft", &py::draft, kw_only(), "base_logits"_a, "anchor_tokens"_a, "temperature"_a, "top_k"_a, "top_p"_a,
-             "min_p"_a, "accept_mode"_a, "seed"_a, "sample_index"_a, "anchor_position"_a, "hidden"_a.none() = none,
-             "block_offset"_a = 0, "markov_w1"_a.none() = none, "markov_w2"_a.none() = none,
+             "min_p"_a, "accept_mode"_a, "seed"_a, "sample_index"_a, "anchor_position"_a, "confidence_signal"_a,
+             "cutoff_policy"_a.none() = none, "hidden"_a.none() = none, "block_offset"_a = 0,
+             "markov_w1"_a.none() = none, "markov_w2"_a.none() = none, "markov_w2_scales"_a.none() = none,
              "head_weight"_a.none() = none, "head_bias"_a.none() = none, "confidence_weight"_a.none() = none,
              "confidence_bias"_a.none() = none, "d2t"_a.none() = none,
-             "head_type"_a = static_cast<int32_t>(DSPARK_HEAD_NONE),
-             "signal"_a = static_cast<int32_t>(DSPARK_SIGNAL_TOP1), "confidence_with_markov"_a = false,
+             "head_type"_a = static_cast<int32_t>(DSPARK_HEAD_NONE), "confidence_with_markov"_a = false,
              "draft_tokens"_a.none() = none, "confidence_logits"_a.none() = none, "draft_logits"_a.none() = none,
-             "want_draft_logits"_a = false, "parallel"_a = true);
-  module.def("cutoff", &py::cutoff, kw_only(), "confidence_logits"_a, "policy"_a, "threshold"_a, "max_verify"_a,
-             "calibration_temperatures"_a.none() = none, "verify_lengths"_a.none() = none, "survivals"_a.none() = none,
+             "entropies"_a.none() = none, "want_draft_logits"_a = false, "parallel"_a = true);
+  module.def("cutoff", &py::cutoff, kw_only(), "confidence_logits"_a, "cutoff_policy"_a, "cutoff_params"_a,
+             "cutoff_inclusive"_a, "min_verify"_a, "max_verify"_a, "entropies"_a.none() = none,
+             "draft_tokens"_a.none() = none, "calibration_temperatures"_a.none() = none,
+             "verify_lengths"_a.none() = none, "survivals"_a.none() = none, "confidences"_a.none() = none,
              "parallel"_a = true);
   module.def("accept", &py::accept, kw_only(), "logits"_a, "row_offsets"_a, "temperature"_a, "top_k"_a, "top_p"_a,
              "min_p"_a, "accept_mode"_a, "seed"_a, "sample_index"_a, "anchor_position"_a,

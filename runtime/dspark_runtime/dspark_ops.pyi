@@ -27,49 +27,61 @@ def draft(
     seed: _Long,
     sample_index: _Int,
     anchor_position: _Int,
+    confidence_signal: _Int,
+    cutoff_policy: _Int | None = None,
     hidden: _Float | None = None,
     block_offset: int = 0,
     markov_w1: _Float | None = None,
-    markov_w2: _Float | None = None,
+    markov_w2: _Float | NDArray[np.uint16] | NDArray[np.int8] | None = None,
+    markov_w2_scales: _Float | None = None,
     head_weight: _Float | None = None,
     head_bias: _Float | None = None,
     confidence_weight: _Float | None = None,
     confidence_bias: _Float | None = None,
     d2t: _Int | None = None,
     head_type: int = 0,
-    signal: int = 1,
     confidence_with_markov: bool = False,
     draft_tokens: _Int | None = None,
     confidence_logits: _Float | None = None,
     draft_logits: _Float | None = None,
+    entropies: _Float | None = None,
     want_draft_logits: bool = False,
     parallel: bool = True,
-) -> tuple[_Int, _Float, _Float | None]:
+) -> tuple[_Int, _Float, _Float | None, _Float]:
     """The sequential head of a DSpark draft, left to right (DSparkDraft).
 
     base_logits [R, K, Vd] and hidden [R, K, d] are the draft's rows, anchor_tokens [R] target ids; the sampling
-    arrays are [R]. head_type and signal are values of HEAD_TYPES and CONFIDENCE_SIGNALS. Weights as in dspark_ops.h:
-    markov_w1 [rows, r], markov_w2 [Vd, r], head_weight gated [r, d + r] or rnn [3r, 2r + d], confidence_weight
-    [d (+ r)], d2t [Vd] strictly ascending target ids.
-    Returns draft_tokens [R, K] (target ids), confidence_logits [R, K] and draft_logits [R, K, Vd], the last None unless
-    an array was passed or want_draft_logits is set. Raises ValueError, naming request and position, for a row of
-    logits with NaN, with +inf or without a finite value.
+    arrays, confidence_signal (CONFIDENCE_SIGNALS | k << 8) and cutoff_policy are [R]. head_type is one of HEAD_TYPES.
+    Weights as in dspark_ops.h: markov_w1 [rows, r], markov_w2 [Vd, r] in float32, bfloat16 (bits as uint16) or int8
+    (with markov_w2_scales [Vd]), head_weight gated [r, d + r] or rnn [3r, 2r + d], confidence_weight [d (+ r)],
+    d2t [Vd] strictly ascending target ids.
+    Returns draft_tokens [R, K] (target ids), confidence_logits [R, K], draft_logits [R, K, Vd] (None unless an array
+    was passed or want_draft_logits is set), and entropies [R, K] in [0, 1], 0 where the policy is not dual. From a row
+    with NaN, +inf or nothing finite on, a request has tokens -1, confidence logits NaN and entropies 0.
     """
 
 def cutoff(
     *,
     confidence_logits: _Float,
-    policy: _Int,
-    threshold: _Float,
+    cutoff_policy: _Int,
+    cutoff_params: _Float,
+    cutoff_inclusive: _Int,
+    min_verify: _Int,
     max_verify: _Int,
+    entropies: _Float | None = None,
+    draft_tokens: _Int | None = None,
     calibration_temperatures: _Float | None = None,
     verify_lengths: _Int | None = None,
     survivals: _Float | None = None,
+    confidences: _Float | None = None,
     parallel: bool = True,
-) -> tuple[_Int, _Float]:
-    """Confidences to verify lengths (DSparkCutoff): confidence_logits [R, K], policy/threshold/max_verify [R].
+) -> tuple[_Int, _Float, _Float]:
+    """Confidences to verify lengths (DSparkCutoff; policies and their columns: dspark_ops.h).
 
-    Returns verify_lengths [R] in [0, max_verify] and survivals [R, K] in [0, 1]. A NaN or infinite logit counts as 0.
+    confidence_logits, entropies, draft_tokens and calibration_temperatures are [R, K], cutoff_params [R, 5], all
+    others [R]. entropies may be left out where no policy is dual.
+    Returns verify_lengths [R] in [0, max_verify], survivals and confidences [R, K] in [0, 1]. A NaN or infinite logit
+    counts as 0; from a token of -1 on there are no proposals.
     """
 
 def accept(

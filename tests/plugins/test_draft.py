@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from dspark_runtime import dspark_ops
+from dspark_runtime.contract import names
 from tests.plugins.sampling import CLOSE, arrays
 from tests.reference import draft as reference
 from tests.reference.filters import Sampling
@@ -23,6 +24,23 @@ SHAPES = {
     "wide_rank": (1, 2, 300, 257, 70, 130),
     "demo": (2, 7, 49152, 8192, 96, 64),
 }
+
+
+COUNTED = 3
+"""k of topk_mass."""
+
+
+def signals(kinds: list[str]) -> np.ndarray:
+    return np.array(
+        [
+            names.CONFIDENCE_SIGNALS[kind] | (COUNTED << names.SIGNAL_BITS if kind == "topk_mass" else 0)
+            for kind in kinds
+        ],
+        np.int32,
+    )
+
+
+TOP1 = signals(["top1"])
 
 
 class Block:
@@ -51,8 +69,9 @@ class Block:
         chosen = np.sort(rng.choice(self.V, self.Vd, replace=False)).astype(np.int32)
         self.d2t = chosen if self.Vd < self.V else None
 
-    def arguments(self, signal: str, requests: list[Sampling]) -> dict:
-        head = signal == "head"
+    def arguments(self, signal: str | list[str], requests: list[Sampling]) -> dict:
+        """signal: of all requests, or one each."""
+        each = [signal] * len(requests) if isinstance(signal, str) else signal
         return {
             "base_logits": self.base_logits,
             "hidden": self.hidden,
@@ -61,12 +80,12 @@ class Block:
             "markov_w2": self.w2,
             "head_weight": self.head_weight,
             "head_bias": self.head_bias,
-            "confidence_weight": self.confidence_weight if head else None,
-            "confidence_bias": self.confidence_bias if head else None,
-            "confidence_with_markov": head and self.markov,
+            "confidence_weight": self.confidence_weight,
+            "confidence_bias": self.confidence_bias,
+            "confidence_with_markov": self.markov,
             "d2t": self.d2t,
             "head_type": self.head_type,
-            "signal": 0 if head else 1,
+            "confidence_signal": signals(each),
             **arrays(requests),
         }
 
@@ -84,6 +103,9 @@ class Block:
             confidence_bias=wide(self.confidence_bias),
             confidence_with_markov=self.markov,
         )
+
+    def draft_id(self, token: int) -> int:
+        return int(token) if self.d2t is None else int(np.searchsorted(self.d2t, token))
 
     def previous(self, tokens: np.ndarray, request: int) -> list[int]:
         return [int(self.anchor_tokens[request]), *tokens[request, :-1].tolist()]
@@ -108,76 +130,90 @@ MODES = {
 
 
 @pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
-@pytest.mark.parametrize("signal", ["head", "top1"])
+@pytest.mark.parametrize("signal", names.CONFIDENCE_SIGNALS)
 @pytest.mark.parametrize("head", HEADS)
 @pytest.mark.parametrize("shape", [s for s in SHAPES if s != "demo"])
 def test_draft_logits_tokens_and_confidences_equal_reference(shape, head, signal, mode):
     block = Block(shape, head)
     requests = [Sampling(seed=5 + i, anchor_position=9 + i, sample_index=i, **mode) for i in range(block.R)]
-    tokens, confidences, logits = dspark_ops.draft(**block.arguments(signal, requests), want_draft_logits=True)
-    check_against_reference(block, requests, signal, tokens, confidences, logits)
+    check_against_reference(block, requests, [signal] * block.R)
 
 
 @pytest.mark.parametrize("head", HEADS)
-def test_draft_of_the_demo_shape_in_mixed_modes_equals_reference(head):
+def test_draft_of_the_demo_shape_in_mixed_modes_and_signals_equals_reference(head):
     block = Block("demo", head)
     requests = mixed(block.R, temperature=0.9)
-    for signal in ("head", "top1"):
-        tokens, confidences, logits = dspark_ops.draft(**block.arguments(signal, requests), want_draft_logits=True)
-        check_against_reference(block, requests, signal, tokens, confidences, logits)
+    kinds = list(names.CONFIDENCE_SIGNALS)
+    for first in range(0, len(kinds), block.R):
+        check_against_reference(block, requests, (kinds + kinds)[first : first + block.R])
 
 
-def check_against_reference(block, requests, signal, tokens, confidences, logits):
+def check_against_reference(block, requests, kinds):
+    """Every output of a call in which all requests are cut by policy `dual`, which asks for entropies."""
+    dual = np.full(block.R, names.CUTOFF_POLICIES["dual"], np.int32)
+    arguments = block.arguments(kinds, requests)
+    tokens, confidences, logits, entropies = dspark_ops.draft(**arguments, cutoff_policy=dual, want_draft_logits=True)
     head = block.reference()
     for r, sampling in enumerate(requests):
         base, hidden = block.base_logits[r].astype(np.float64), block.hidden[r].astype(np.float64)
         previous = block.previous(tokens, r)
         np.testing.assert_allclose(logits[r], reference.head_logits(head, base, hidden, previous), rtol=2e-5, atol=2e-5)
-        if signal == "head":
-            want = reference.head_confidences(head, hidden, previous)
-        else:
-            want = reference.top1_confidences(logits[r].astype(np.float64))
-        np.testing.assert_allclose(confidences[r], want, rtol=2e-5, atol=2e-6)
         for k in range(block.K):
-            token, margin = reference.choose(logits[r, k], sampling, k, block.d2t)
+            row = logits[r, k].astype(np.float64)
+            token, margin = reference.choose(row, sampling, k, block.d2t)
             assert tokens[r, k] == token or margin < CLOSE
+            assert entropies[r, k] == pytest.approx(reference.normalised_entropy(row), rel=1e-6, abs=1e-12)
+            if kinds[r] != "head":
+                drawn = block.draft_id(tokens[r, k])
+                want = reference.confidence_logit(row, names.CONFIDENCE_SIGNALS[kinds[r]], COUNTED, drawn)
+                # A float32 holds seven digits; entropies near ln V leave a difference of its last ones.
+                assert confidences[r, k] == pytest.approx(want, rel=1e-6, abs=1e-6)
+        if kinds[r] == "head":
+            want = reference.head_confidences(head, hidden, previous)
+            np.testing.assert_allclose(confidences[r], want, rtol=2e-5, atol=2e-6)
 
 
 @pytest.mark.parametrize("head", HEADS)
 def test_draft_without_kept_logits_gives_the_same_tokens_and_confidences(head):
     block = Block("reduced", head)
-    arguments = block.arguments("top1", mixed(block.R))
-    tokens, confidences, logits = dspark_ops.draft(**arguments)
-    kept_tokens, kept_confidences, _ = dspark_ops.draft(**arguments, want_draft_logits=True)
-    assert logits is None
-    np.testing.assert_array_equal(tokens, kept_tokens)
-    np.testing.assert_array_equal(confidences, kept_confidences)
+    for signal in names.CONFIDENCE_SIGNALS:
+        arguments = block.arguments(signal, mixed(block.R))
+        tokens, confidences, logits, _ = dspark_ops.draft(**arguments)
+        kept_tokens, kept_confidences, _, _ = dspark_ops.draft(**arguments, want_draft_logits=True)
+        assert logits is None
+        np.testing.assert_array_equal(tokens, kept_tokens)
+        np.testing.assert_array_equal(confidences, kept_confidences)
 
 
 @pytest.mark.parametrize("head", HEADS)
 def test_draft_results_do_not_depend_on_threads(head):
     block = Block("demo", head)
-    arguments = block.arguments("top1", mixed(block.R))
-    for one, many in zip(
-        dspark_ops.draft(**arguments, want_draft_logits=True, parallel=False),
-        dspark_ops.draft(**arguments, want_draft_logits=True, parallel=True),
-        strict=True,
-    ):
-        np.testing.assert_array_equal(one, many)
+    for kinds in (["top1", "topk_mass"], ["gini", "token"]):
+        arguments = block.arguments(kinds, mixed(block.R))
+        for one, many in zip(
+            dspark_ops.draft(**arguments, want_draft_logits=True, parallel=False),
+            dspark_ops.draft(**arguments, want_draft_logits=True, parallel=True),
+            strict=True,
+        ):
+            np.testing.assert_array_equal(one, many)
 
 
 @pytest.mark.parametrize("head", HEADS)
 def test_draft_of_a_request_does_not_depend_on_its_neighbours(head):
     block = Block("reduced", head)
     requests = mixed(block.R)
-    together = dspark_ops.draft(**block.arguments("head", requests), want_draft_logits=True)
+    kinds = ["head", "margin", "topk_mass"]
+    together = dspark_ops.draft(**block.arguments(kinds, requests), want_draft_logits=True)
     for r in range(block.R):
-        arguments = block.arguments("head", requests[r : r + 1])
-        for name in ("base_logits", "hidden", "anchor_tokens"):
-            arguments[name] = arguments[name][r : r + 1]
-        alone = dspark_ops.draft(**arguments, want_draft_logits=True)
+        alone = dspark_ops.draft(**only(block.arguments(kinds, requests), r), want_draft_logits=True)
         for got, want in zip(alone, together, strict=True):
             np.testing.assert_array_equal(got[0], want[r])
+
+
+def only(arguments: dict, request: int) -> dict:
+    """The arguments of one request of a call."""
+    per_request = {"base_logits", "hidden", "anchor_tokens", "confidence_signal", *names.SAMPLING_INPUTS}
+    return {name: a[request : request + 1] if name in per_request else a for name, a in arguments.items()}
 
 
 @pytest.mark.parametrize("head", ["none", "vanilla", "gated"])
@@ -185,15 +221,16 @@ def test_draft_run_column_by_column_with_block_offset_equals_the_block(head):
     """A model draft calls the operator once per step: the counters must not start again."""
     block = Block("reduced", head)
     requests = mixed(block.R)
-    whole, _, _ = dspark_ops.draft(**block.arguments("top1", requests))
+    whole, wanted, _, _ = dspark_ops.draft(**block.arguments("token", requests))
     previous = block.anchor_tokens
     for k in range(block.K):
-        arguments = block.arguments("top1", requests)
+        arguments = block.arguments("token", requests)
         arguments["base_logits"] = np.ascontiguousarray(block.base_logits[:, k : k + 1])
         arguments["hidden"] = np.ascontiguousarray(block.hidden[:, k : k + 1])
         arguments["anchor_tokens"] = previous
-        step, _, _ = dspark_ops.draft(**arguments, block_offset=k)
+        step, confidences, _, _ = dspark_ops.draft(**arguments, block_offset=k)
         np.testing.assert_array_equal(step[:, 0], whole[:, k])
+        np.testing.assert_array_equal(confidences[:, 0], wanted[:, k])
         previous = np.ascontiguousarray(step[:, 0])
 
 
@@ -201,29 +238,29 @@ def test_draft_block_offset_changes_what_rejection_and_coupled_requests_draw():
     """Negative control of the test above: at offset 0 the later columns would draw other numbers."""
     block = Block("reduced", "none")
     requests = [Sampling(accept_mode=1 + i % 2, seed=i, temperature=3.0) for i in range(block.R)]
-    first, _, _ = dspark_ops.draft(**block.arguments("top1", requests))
-    second, _, _ = dspark_ops.draft(**block.arguments("top1", requests), block_offset=1)
+    first, *_ = dspark_ops.draft(**block.arguments("top1", requests))
+    second, *_ = dspark_ops.draft(**block.arguments("top1", requests), block_offset=1)
     assert (first != second).any(axis=1).all()
 
 
 def test_draft_confidence_of_a_position_depends_on_the_token_before_it_only():
     block = Block("odd", "vanilla")
     requests = mixed(block.R)
-    _, confidences, _ = dspark_ops.draft(**block.arguments("head", requests))
+    _, confidences, *_ = dspark_ops.draft(**block.arguments("head", requests))
     arguments = block.arguments("head", requests)
     arguments["base_logits"] = block.base_logits.copy()
     arguments["base_logits"][:, -1] = np.roll(block.base_logits[:, -1], 1, axis=-1)
-    _, changed, _ = dspark_ops.draft(**arguments)
+    _, changed, *_ = dspark_ops.draft(**arguments)
     np.testing.assert_array_equal(changed, confidences)
     arguments["anchor_tokens"] = (block.anchor_tokens + 1) % block.V
-    _, changed, _ = dspark_ops.draft(**arguments)
+    _, changed, *_ = dspark_ops.draft(**arguments)
     assert (changed[:, 0] != confidences[:, 0]).all()
 
 
 def test_draft_confidence_without_markov_input_ignores_the_tokens():
     block = Block("odd", "vanilla", markov=False)
     requests = mixed(block.R)
-    _, confidences, _ = dspark_ops.draft(**block.arguments("head", requests))
+    _, confidences, *_ = dspark_ops.draft(**block.arguments("head", requests))
     want = block.hidden.astype(np.float64) @ block.confidence_weight.astype(np.float64) + float(
         block.confidence_bias[0]
     )
@@ -242,9 +279,9 @@ def test_draft_confidence_without_bias_is_the_plain_product():
 def test_draft_confidence_from_nan_hidden_leaves_the_tokens_alone():
     block = Block("odd", "vanilla")
     arguments = block.arguments("head", mixed(block.R))
-    tokens, _, _ = dspark_ops.draft(**arguments)
+    tokens, *_ = dspark_ops.draft(**arguments)
     arguments["hidden"] = np.full_like(block.hidden, np.nan)
-    got, confidences, _ = dspark_ops.draft(**arguments)
+    got, confidences, *_ = dspark_ops.draft(**arguments)
     np.testing.assert_array_equal(got, tokens)
     assert np.isnan(confidences).all()
 
@@ -253,8 +290,12 @@ def test_draft_greedy_tie_takes_the_lowest_target_id():
     rows = np.zeros((1, 1, 700), np.float32)
     rows[0, 0, [300, 301, 650]] = 1.0
     d2t = np.arange(700, dtype=np.int32) * 2 + 1
-    tokens, _, _ = dspark_ops.draft(
-        base_logits=rows, anchor_tokens=np.zeros(1, np.int32), d2t=d2t, **arrays([Sampling(accept_mode=0)])
+    tokens, *_ = dspark_ops.draft(
+        base_logits=rows,
+        anchor_tokens=np.zeros(1, np.int32),
+        confidence_signal=TOP1,
+        d2t=d2t,
+        **arrays([Sampling(accept_mode=0)]),
     )
     assert tokens.tolist() == [[601]]
 
@@ -263,8 +304,11 @@ def test_draft_greedy_tie_takes_the_lowest_target_id():
 def test_draft_top1_confidence_is_exact_far_from_and_near_certainty(others, want):
     rows = np.full((1, 1, 10), others, np.float32)
     rows[0, 0, 4] = 0.0
-    _, confidences, _ = dspark_ops.draft(
-        base_logits=rows, anchor_tokens=np.zeros(1, np.int32), **arrays([Sampling(accept_mode=0)])
+    _, confidences, *_ = dspark_ops.draft(
+        base_logits=rows,
+        anchor_tokens=np.zeros(1, np.int32),
+        confidence_signal=TOP1,
+        **arrays([Sampling(accept_mode=0)]),
     )
     # 9 others at e^-50: 1 - p is far below one rounding of p, and still known.
     np.testing.assert_allclose(confidences[0, 0], 50.0 - np.log(9.0) if want is None else want, rtol=1e-6)
@@ -287,10 +331,10 @@ def test_draft_draws_use_target_ids_so_that_a_reduced_vocabulary_keeps_the_noise
     full = np.full(500, -np.inf, np.float32)
     full[kept] = small
     for seed in range(50):
-        options = arrays([Sampling(accept_mode=1 + seed % 2, seed=seed)])
+        options = {"confidence_signal": TOP1, **arrays([Sampling(accept_mode=1 + seed % 2, seed=seed)])}
         anchor = np.zeros(1, np.int32)
-        first, _, _ = dspark_ops.draft(base_logits=small[None, None], anchor_tokens=anchor, d2t=kept, **options)
-        second, _, _ = dspark_ops.draft(base_logits=full[None, None], anchor_tokens=anchor, **options)
+        first, *_ = dspark_ops.draft(base_logits=small[None, None], anchor_tokens=anchor, d2t=kept, **options)
+        second, *_ = dspark_ops.draft(base_logits=full[None, None], anchor_tokens=anchor, **options)
         assert first.tolist() == second.tolist()
 
 
@@ -300,6 +344,7 @@ def test_draft_outputs_passed_in_are_written_in_place():
         "draft_tokens": np.full((block.R, block.K), -7, np.int32),
         "confidence_logits": np.full((block.R, block.K), np.nan, np.float32),
         "draft_logits": np.full((block.R, block.K, block.Vd), np.nan, np.float32),
+        "entropies": np.full((block.R, block.K), np.nan, np.float32),
     }
     got = dspark_ops.draft(**block.arguments("head", mixed(block.R)), **outputs)
     for array, passed in zip(got, outputs.values(), strict=True):
@@ -309,17 +354,34 @@ def test_draft_outputs_passed_in_are_written_in_place():
 
 @pytest.mark.parametrize("head", HEADS)
 @pytest.mark.parametrize("mode", [0, 1, 2])
-def test_draft_unusable_row_is_named_by_request_and_position(head, mode):
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_draft_faulty_row_ends_the_proposals_of_its_request_alone(head, mode, value):
     block = Block("reduced", head)
-    arguments = block.arguments("head", [Sampling(accept_mode=mode)] * block.R)
-    for value, words in ((np.nan, "hold NaN"), (np.inf, r"hold \+inf"), (-np.inf, "have no finite value")):
-        rows = block.base_logits.copy()
-        if value == -np.inf:
-            rows[1, 2] = value
-        else:
-            rows[1, 2, 400] = value
-        with pytest.raises(ValueError, match=f"logits of request 1, block position 2 {words}, wanted finite"):
-            dspark_ops.draft(**{**arguments, "base_logits": rows})
+    requests = [Sampling(accept_mode=mode, seed=r) for r in range(block.R)]
+    arguments = block.arguments(["gini", "head", "token"], requests)
+    arguments["cutoff_policy"] = np.full(block.R, names.CUTOFF_POLICIES["dual"], np.int32)
+    want = dspark_ops.draft(**arguments, want_draft_logits=True)
+    rows = block.base_logits.copy()
+    if value == -np.inf:
+        rows[1, 2] = value
+    else:
+        rows[1, 2, 400] = value
+    got = dspark_ops.draft(**{**arguments, "base_logits": rows}, want_draft_logits=True)
+    for changed, usual in zip(got, want, strict=True):
+        np.testing.assert_array_equal(changed[[0, 2]], usual[[0, 2]])
+        np.testing.assert_array_equal(changed[1, :2], usual[1, :2])
+    tokens, confidences, logits, entropies = got
+    assert tokens[1, 2:].tolist() == [-1, -1]
+    assert np.isnan(confidences[1, 2:]).all() and entropies[1, 2:].tolist() == [0, 0]
+    assert not logits[1, 3].any()
+
+
+def test_draft_all_requests_faulty_at_once_propose_nothing():
+    block = Block("odd", "rnn")
+    arguments = block.arguments("topk_mass", mixed(block.R))
+    arguments["base_logits"] = np.full_like(block.base_logits, np.nan)
+    tokens, confidences, logits, _ = dspark_ops.draft(**arguments)
+    assert (tokens == -1).all() and np.isnan(confidences).all() and logits is None
 
 
 def bad_cases():
@@ -342,18 +404,31 @@ def bad_cases():
         "min_p": ({"min_p": f(0, 2)}, r"min_p\[1\] is 2, wanted \[0, 1\]"),
         "accept_mode": ({"accept_mode": i(0, 3)}, r"accept_mode\[1\] is 3, wanted 0 \(greedy\)"),
         "head_type": ({"head_type": 4}, "head_type is 4, wanted 0"),
-        "signal": ({"signal": 2}, "signal is 2, wanted 0"),
+        "signal": ({"confidence_signal": i(1, 7)}, r"confidence_signal\[1\] is 7, wanted 0 \(head\), 1 \(top1\), 2"),
+        "signal_negative": ({"confidence_signal": i(-1, 1)}, r"confidence_signal\[0\] is -1"),
+        "signal_k": ({"confidence_signal": i(1, 257)}, r"confidence_signal\[1\] has kind 1 and k 1, wanted k 0"),
+        "signal_no_k": ({"confidence_signal": i(3, 1)}, r"confidence_signal\[0\] has kind 3 and k 0, wanted k >= 1"),
+        "policy": ({"cutoff_policy": i(0, 7)}, r"cutoff_policy\[1\] is 7, wanted 0 to 6"),
         "anchor": (
             {"anchor_tokens": i(3, 67)},
             r"the anchor of request 1 is token 67, wanted an id in \[0, markov_rows",
         ),
         "anchor_negative": ({"anchor_tokens": i(-1, 3)}, "the anchor of request 0 is token -1"),
         "no_w1": ({"markov_w1": None, "markov_w2": None}, "wanted"),
+        "w2_dtype": ({"markov_w2": block.w2.astype(np.float64)}, "markov_w2 is float64 .* wanted float32"),
+        "scales": ({"markov_w2_scales": np.ones(67, np.float32)}, "markov_w2_scales is given but head_storage is 0"),
+        "no_scales": ({"markov_w2": block.w2.astype(np.int8)}, "markov_w2_scales is null but head_storage is 2"),
         "no_w2": ({"markov_w2": None}, "markov_w2 is null, wanted an array"),
         "no_gate": ({"head_weight": None}, "head_weight is null"),
         "no_gate_bias": ({"head_bias": None}, "head_bias is null"),
-        "no_hidden": ({"hidden": None, "head_weight": None, "confidence_weight": None}, "head_weight is null"),
-        "no_confidence": ({"confidence_weight": None}, "confidence_weight is null"),
+        "no_hidden": (
+            {"hidden": None, "head_weight": None, "confidence_weight": None, "confidence_signal": i(1, 1)},
+            "head_weight is null",
+        ),
+        "no_confidence": (
+            {"confidence_weight": None, "confidence_signal": i(1, 0)},
+            r"confidence_signal\[1\] is 0 \(head\), but this draft has no confidence head",
+        ),
         "gate_shape": (
             {"head_weight": block.head_weight[:, :-1].copy()},
             r"head_weight is float32 \[3, 7\].*= \[3, 8\]",
@@ -392,7 +467,10 @@ def test_draft_proposal_beyond_the_embedding_is_refused():
 
 
 def test_draft_without_requests_returns_empty_arrays():
-    tokens, confidences, _ = dspark_ops.draft(
-        base_logits=np.zeros((0, 3, 5), np.float32), anchor_tokens=np.zeros(0, np.int32), **arrays([])
+    tokens, confidences, *_ = dspark_ops.draft(
+        base_logits=np.zeros((0, 3, 5), np.float32),
+        anchor_tokens=np.zeros(0, np.int32),
+        confidence_signal=np.zeros(0, np.int32),
+        **arrays([]),
     )
     assert tokens.shape == (0, 3) and confidences.shape == (0, 3)

@@ -219,6 +219,7 @@ DRAFT_OUTPUTS = {
     names.DRAFT_TOKENS: (np.int32, 2),
     names.CONFIDENCE_LOGITS: (np.float32, 2),
     names.DRAFT_LOGITS: (np.float32, 3),
+    names.ENTROPIES: (np.float32, 2),
 }
 
 
@@ -237,6 +238,8 @@ def draft_feeds(head: str, params: dict[str, np.ndarray]) -> dict[str, np.ndarra
         names.ANCHOR_TOKENS: ints(14, 0),
         names.BLOCK_OFFSET: ints(0),
         **params,
+        names.CONFIDENCE_SIGNAL: ints(names.CONFIDENCE_SIGNALS["head"], names.CONFIDENCE_SIGNALS["token"]),
+        names.CUTOFF_POLICY: ints(names.CUTOFF_POLICIES["all"], names.CUTOFF_POLICIES["dual"]),
         **markov,
         **weights,
         "confidence_weight": floats((6 if head == "none" else 10,), 8),
@@ -248,7 +251,8 @@ def draft_feeds(head: str, params: dict[str, np.ndarray]) -> dict[str, np.ndarra
 def draft_session(feeds: Arrays, head: str) -> ort.InferenceSession:
     inputs = [
         "base_logits", "hidden", names.ANCHOR_TOKENS, names.BLOCK_OFFSET, *names.SAMPLING_INPUTS,
-        "markov_w1", "markov_w2", "head_weight", "head_bias", "confidence_weight", "confidence_bias", "d2t",
+        names.CONFIDENCE_SIGNAL, names.CUTOFF_POLICY, "markov_w1", "markov_w2", "markov_w2_scales",
+        "head_weight", "head_bias", "confidence_weight", "confidence_bias", "d2t",
     ]  # fmt: skip
     node = helper.make_node(
         "DSparkDraft",
@@ -256,18 +260,16 @@ def draft_session(feeds: Arrays, head: str) -> ort.InferenceSession:
         list(DRAFT_OUTPUTS),
         domain=names.OPERATOR_DOMAIN,
         head_type=names.HEAD_TYPES[head],
-        signal=names.CONFIDENCE_SIGNALS["head"],
         confidence_with_markov=int(head != "none"),
     )
     return open_session(make_model([node], feeds, DRAFT_OUTPUTS))
 
 
-def binding_draft(feeds: Arrays, head: str) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+def binding_draft(feeds: Arrays, head: str) -> tuple[np.ndarray | None, ...]:
     arguments = {**feeds, names.BLOCK_OFFSET: int(feeds[names.BLOCK_OFFSET][0])}
     return dspark_ops.draft(
         **arguments,
         head_type=names.HEAD_TYPES[head],
-        signal=names.CONFIDENCE_SIGNALS["head"],
         confidence_with_markov=head != "none",
         want_draft_logits=True,
     )
@@ -298,34 +300,37 @@ def test_draft_node_writes_draft_logits_only_for_rejection(
     assert draft_logits.shape == (rows, 3, 11)
 
 
-@pytest.mark.parametrize("calibrated", [False, True])
-def test_cutoff_node_equals_binding(calibrated: bool) -> None:
+@pytest.mark.parametrize("whole", [False, True], ids=["required inputs", "all inputs"])
+def test_cutoff_node_equals_binding(whole: bool) -> None:
+    rows = (3, 4)
     feeds = {
-        names.CONFIDENCE_LOGITS: floats((3, 4), 1) * 3,
-        names.CUTOFF_POLICY: ints(*names.CUTOFF_POLICIES.values()),
-        names.CUTOFF_THRESHOLD: np.array([0.0, 0.4, 0.3], np.float32),
+        names.CONFIDENCE_LOGITS: floats(rows, 1) * 3,
+        names.CUTOFF_POLICY: ints(*(names.CUTOFF_POLICIES[p] for p in ("all", "survival", "ramp"))),
+        names.CUTOFF_PARAMS: np.array([[0] * 5, [0.4, 0, 0, 0, 0], [0.1, 0.6, 1, 0, 0]], np.float32),
+        names.CUTOFF_INCLUSIVE: ints(0, 1, 0),
+        names.MIN_VERIFY: ints(0, 1, 0),
         names.MAX_VERIFY: ints(4, 3, 2),
     }
-    if calibrated:
-        feeds[names.CALIBRATION_TEMPERATURES] = np.array([1.0, 0.5, 2.0, 1.5], np.float32)
-    temperatures = names.CALIBRATION_TEMPERATURES if calibrated else ""
+    if whole:
+        feeds[names.CUTOFF_POLICY][2] = names.CUTOFF_POLICIES["dual"]
+        feeds[names.ENTROPIES] = np.abs(floats(rows, 2)).clip(0, 1)
+        feeds[names.DRAFT_TOKENS] = np.where(floats(rows, 3) < -1, -1, 7).astype(np.int32)
+        feeds[names.CALIBRATION_TEMPERATURES] = np.abs(floats(rows, 4)) + 0.5
+    inputs = [
+        names.CONFIDENCE_LOGITS, names.ENTROPIES, names.DRAFT_TOKENS, names.CALIBRATION_TEMPERATURES,
+        names.CUTOFF_POLICY, names.CUTOFF_PARAMS, names.CUTOFF_INCLUSIVE, names.MIN_VERIFY, names.MAX_VERIFY,
+    ]  # fmt: skip
+    outputs = {
+        names.VERIFY_LENGTHS: (np.int32, 1),
+        names.SURVIVALS: (np.float32, 2),
+        names.CONFIDENCES: (np.float32, 2),
+    }
     node = helper.make_node(
-        "DSparkCutoff",
-        [names.CONFIDENCE_LOGITS, temperatures, names.CUTOFF_POLICY, names.CUTOFF_THRESHOLD, names.MAX_VERIFY],
-        [names.VERIFY_LENGTHS, names.SURVIVALS],
-        domain=names.OPERATOR_DOMAIN,
+        "DSparkCutoff", [name if name in feeds else "" for name in inputs], list(outputs), domain=names.OPERATOR_DOMAIN
     )
-    outputs = {names.VERIFY_LENGTHS: (np.int32, 1), names.SURVIVALS: (np.float32, 2)}
-    lengths, survivals = open_session(make_model([node], feeds, outputs)).run(None, feeds)
-    wanted = dspark_ops.cutoff(
-        confidence_logits=feeds[names.CONFIDENCE_LOGITS],
-        policy=feeds[names.CUTOFF_POLICY],
-        threshold=feeds[names.CUTOFF_THRESHOLD],
-        max_verify=feeds[names.MAX_VERIFY],
-        calibration_temperatures=feeds.get(names.CALIBRATION_TEMPERATURES),
-    )
-    np.testing.assert_array_equal(lengths, wanted[0])
-    np.testing.assert_array_equal(survivals, wanted[1])
+    got = open_session(make_model([node], feeds, outputs)).run(None, feeds)
+    for output, wanted in zip(got, dspark_ops.cutoff(**feeds), strict=True):
+        np.testing.assert_array_equal(output, wanted)
 
 
 def accept_session(feeds: Arrays, block_size: int) -> ort.InferenceSession:

@@ -12,7 +12,9 @@ from tests.reference.draws import PHILOX, Numbers, anchored, coupled
 from tests.reference.filters import Sampling, filtered
 
 NONE, VANILLA, GATED, RNN = range(4)
-HEAD, TOP1 = range(2)
+HEAD, TOP1, MARGIN, TOPK_MASS, ENTROPY, GINI, TOKEN = range(7)
+LIMIT = 80.0
+"""Confidence logits of every signal but HEAD lie in [-LIMIT, LIMIT]."""
 
 Array = NDArray[np.float64]
 
@@ -82,14 +84,50 @@ def head_confidences(head: Head, hidden: Array, previous: list[int]) -> Array:
     return confidences
 
 
-def top1_confidences(logits: Array) -> Array:
-    """logit(p) = log(p / (1 - p)) of the largest probability at T = 1, unfiltered, clamped to +-80. logits [K, Vd]."""
-    values = []
-    for row in logits:
-        best = int(np.argmax(row))
-        with np.errstate(divide="ignore"):
-            values.append(-np.log(np.exp(np.delete(row, best) - row[best]).sum()))
-    return np.clip(np.array(values, dtype=np.float64), -80.0, 80.0).astype(np.float64)
+def shares(row: Array, signal: int, k: int = 0, drawn: int = 0) -> tuple[float, float]:
+    """s and 1 - s of a signal of p = softmax(row), both times the same factor, each without a difference.
+
+    row: [Vd] unfiltered, at temperature 1. k: tokens of TOPK_MASS. drawn: draft id of x_k, for TOKEN.
+    """
+    best = int(np.argmax(row))
+    weights = np.exp(row - row[best])
+    others = np.delete(weights, best)
+    if signal == TOP1:
+        return 1.0, float(others.sum())
+    if signal == MARGIN:
+        second = float(np.delete(row, best).max(initial=-np.inf))
+        return float(-np.expm1(second - row[best])), float(others.sum() + np.exp(second - row[best]))
+    if signal == TOPK_MASS:
+        ordered = np.sort(weights)[::-1]
+        return float(ordered[:k].sum()), float(ordered[k:][::-1].sum())
+    if signal == ENTROPY:
+        spread = normalised_entropy(row)
+        return 1.0 - spread, spread
+    if signal == GINI:
+        # Z^2 - sum e^2 = sum over ordered pairs of different tokens.
+        rest = 2.0 * others.sum() + others.sum() ** 2 - (others**2).sum()
+        return float(1.0 + (others**2).sum()), float(rest)
+    assert signal == TOKEN
+    return float(weights[drawn]), float(np.delete(weights, drawn).sum())
+
+
+def normalised_entropy(row: Array) -> float:
+    """H(softmax(row)) / ln Vd in [0, 1]; 0 for a vocabulary of one."""
+    if len(row) < 2:
+        return 0.0
+    best = int(np.argmax(row))
+    below = np.delete(row, best) - row[best]
+    weights = np.exp(below)
+    spread = np.sum(weights[weights > 0] * below[weights > 0])
+    entropy = np.log1p(weights.sum()) - spread / (1.0 + weights.sum())
+    return float(np.clip(entropy / np.log(len(row)), 0.0, 1.0))
+
+
+def confidence_logit(row: Array, signal: int, k: int = 0, drawn: int = 0) -> float:
+    """log(s / (1 - s)) of a signal but HEAD, clamped to +-LIMIT."""
+    part, rest = shares(row, signal, k, drawn)
+    with np.errstate(divide="ignore"):
+        return float(np.clip(np.log(part) - np.log(rest), -LIMIT, LIMIT))
 
 
 def choose(

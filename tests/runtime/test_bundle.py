@@ -56,11 +56,14 @@ def test_folder_without_manifest_is_no_bundle(tmp_path: Path) -> None:
     assert "no manifest.json, so this is no bundle" in refused(tmp_path)
 
 
-def test_bundle_of_a_newer_format_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("version", "todo"), [((3, 0), "update dspark-trt"), ((1, 2), "build the bundle again")], ids=["newer", "older"]
+)
+def test_bundle_of_another_major_format_is_refused(tmp_path: Path, version: tuple[int, int], todo: str) -> None:
     write(tmp_path)
     path = tmp_path / "manifest.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"format_version": [2, 0]}))
-    assert "format version 2.0, this runtime reads 1.x; update dspark-trt" in refused(tmp_path)
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"format_version": list(version)}))
+    assert f"format version {version[0]}.{version[1]}, this runtime reads 2.x; {todo}" in refused(tmp_path)
 
 
 def test_bundle_file_missing_is_named(tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ def manifest() -> Manifest:
     assert plain.draft is not None
     return replace(
         plain,
-        format_version=(1, 1),
+        format_version=(2, 0),
         backend="tensorrt-rtx",
         target=replace(plain.target, compiled=COMPILED),
         draft=replace(plain.draft, engine=replace(plain.draft.engine, compiled=COMPILED)),
@@ -63,11 +63,11 @@ def test_compiled_engines_dumped_and_parsed_are_the_same() -> None:
     assert parse_manifest(dump_manifest(manifest()), "m") == manifest()
 
 
-def test_manifest_of_format_1_0_has_no_compiled_engines() -> None:
+def test_manifest_without_compiled_engines_has_none() -> None:
     raw = json.loads(dump_manifest(cpu_manifest()))
     del raw["target"]["compiled"], raw["draft"]["engine"]["compiled"]
     parsed = parse_manifest(json.dumps(raw), "m")
-    assert parsed.format_version == (1, 0) and parsed.target.compiled is None
+    assert parsed.target.compiled is None
     assert parsed == cpu_manifest()
 
 

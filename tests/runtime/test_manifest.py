@@ -37,7 +37,7 @@ def engine(graph: str) -> EngineInfo:
 
 def manifest() -> Manifest:
     return Manifest(
-        format_version=(1, 0),
+        format_version=(2, 0),
         backend="onnxruntime",
         dialect="trt",
         query_form="packed",
@@ -71,10 +71,10 @@ def test_manifest_dumped_and_parsed_is_the_same() -> None:
 
 def test_manifest_newer_minor_ignores_unknown_keys() -> None:
     raw = json.loads(dump_manifest(manifest()))
-    raw["format_version"] = [1, 9]
+    raw["format_version"] = [2, 9]
     raw["flavour"] = "new"
     raw["target"]["flavour"] = "new"
-    assert parse_manifest(json.dumps(raw), "m").format_version == (1, 9)
+    assert parse_manifest(json.dumps(raw), "m").format_version == (2, 9)
 
 
 def edited(path: str, value: Any) -> str:
@@ -94,8 +94,8 @@ def edited(path: str, value: Any) -> str:
 @pytest.mark.parametrize(
     ("path", "value", "message"),
     [
-        ("format_version", [2, 0], "format version 2.0, this runtime reads 1.x; update dspark-trt"),
-        ("format_version", [0, 9], "format version 0.9, this runtime reads 1.x; build the bundle again"),
+        ("format_version", [3, 0], "format version 3.0, this runtime reads 2.x; update dspark-trt"),
+        ("format_version", [0, 9], "format version 0.9, this runtime reads 2.x; build the bundle again"),
         ("format_version", "1.0", "format_version: found text, wanted a list"),
         ("format_version", ..., "format_version: found nothing, wanted a list"),
         ("target", ..., "missing keys target"),

@@ -149,5 +149,5 @@ def test_sampling_inputs_follow_the_requests_of_each_step() -> None:
         assert arrays[names.TEMPERATURE].array.tolist() == temperatures
         assert arrays[names.ANCHOR_POSITION].array.tolist() == positions.tolist()
         assert arrays[names.SEED].array.tolist() == [-5] * len(temperatures)
-        assert arrays[names.CUTOFF_THRESHOLD].array.tolist() == [0.75] * len(temperatures)
+        assert arrays[names.CUTOFF_PARAMS].array.tolist() == [[0.75, 0, 0, 0, 0]] * len(temperatures)
         assert set(names.SAMPLING_INPUTS) <= arrays.keys()

@@ -19,7 +19,7 @@
 extern "C" {
 #endif
 
-#define DSPARK_ABI_VERSION 1
+#define DSPARK_ABI_VERSION 2
 
 typedef enum dspark_status {
   DSPARK_OK = 0,
@@ -58,12 +58,35 @@ typedef enum dspark_head_type {
   DSPARK_HEAD_GATED = 2,
   DSPARK_HEAD_RNN = 3
 } dspark_head_type;
-typedef enum dspark_signal { DSPARK_SIGNAL_HEAD = 0, DSPARK_SIGNAL_TOP1 = 1 } dspark_signal;
+/// Confidence signals (dspark.md 4.1): one number per proposal, larger = surer.
+typedef enum dspark_signal {
+  DSPARK_SIGNAL_HEAD = 0,      /* the confidence head */
+  DSPARK_SIGNAL_TOP1 = 1,      /* max p */
+  DSPARK_SIGNAL_MARGIN = 2,    /* largest p less second largest */
+  DSPARK_SIGNAL_TOPK_MASS = 3, /* sum of the k largest p; k in the bits above DSPARK_SIGNAL_BITS */
+  DSPARK_SIGNAL_ENTROPY = 4,   /* 1 - H(p) / ln Vd */
+  DSPARK_SIGNAL_GINI = 5,      /* sum p^2 */
+  DSPARK_SIGNAL_TOKEN = 6,     /* p of the token drawn: the one signal that is not pre-token */
+} dspark_signal;
+#define DSPARK_SIGNAL_BITS 8
+/// Cutoff policies (dspark.md 4.2).
 typedef enum dspark_policy {
   DSPARK_POLICY_ALL = 0,
   DSPARK_POLICY_THRESHOLD = 1,
-  DSPARK_POLICY_SURVIVAL = 2
+  DSPARK_POLICY_SURVIVAL = 2,
+  DSPARK_POLICY_UTILITY = 3,
+  DSPARK_POLICY_TWO_STRIKES = 4,
+  DSPARK_POLICY_DUAL = 5,
+  DSPARK_POLICY_RAMP = 6,
 } dspark_policy;
+/// Parameters of a policy: columns of cutoff_params.
+#define DSPARK_CUTOFF_COLUMNS 5
+/// How markov_w2 lies in memory; the draft alone is concerned, never what the target makes of its proposals.
+typedef enum dspark_head_storage {
+  DSPARK_HEAD_FLOAT32 = 0,
+  DSPARK_HEAD_BFLOAT16 = 1, /* uint16: the upper half of a float32 */
+  DSPARK_HEAD_INT8 = 2,     /* int8 times the scale of its row */
+} dspark_head_storage;
 
 /// Sampling parameters of the R requests of a step; every pointer is [R].
 typedef struct dspark_sampling {
@@ -79,6 +102,8 @@ typedef struct dspark_sampling {
 
 /// DSparkDraft: the sequential head, left to right, one token per block position (dspark.md 2.2).
 /// x_0 = anchor; p_k = softmax((U_k + B_k(x_{k-1}, h_k)) / T), x_k ~ p_k (filters applied; argmax below 1e-5).
+/// Where U_k + B_k of a request holds NaN, +inf or nothing finite, its proposals from k on do not exist: token -1,
+/// confidence logit NaN, entropy 0, and zeros for the draft_logits behind k. Other requests are untouched.
 typedef struct dspark_draft_params {
   int64_t num_requests; /* R */
   int64_t block_size;   /* K: columns here */
@@ -87,39 +112,61 @@ typedef struct dspark_draft_params {
   int64_t markov_rank;  /* r; 0 for no head */
   int64_t markov_rows;  /* rows of markov_w1 (target ids); an id outside is an error */
   int32_t head_type;    /* dspark_head_type */
-  int32_t signal;       /* dspark_signal: confidence head, or logit of the largest probability at T = 1 */
+  int32_t head_storage; /* dspark_head_storage */
   int32_t confidence_with_markov;
-  int32_t block_offset;         /* block position of column 0 (k of the random counters) */
-  const float* base_logits;     /* [R, K, Vd] */
-  const float* hidden;          /* [R, K, d]; may be null for head none/vanilla with signal top1 */
-  const int32_t* anchor_tokens; /* [R] target ids */
-  const float* markov_w1;       /* [markov_rows, r] or null */
-  const float* markov_w2;       /* [Vd, r] or null */
+  int32_t block_offset;          /* block position of column 0 (k of the random counters) */
+  const float* base_logits;      /* [R, K, Vd] */
+  const float* hidden;           /* [R, K, d]; may be null for head none/vanilla where no signal is the head's */
+  const int32_t* anchor_tokens;  /* [R] target ids */
+  const float* markov_w1;        /* [markov_rows, r] or null */
+  const void* markov_w2;         /* [Vd, r] of head_storage, or null */
+  const float* markov_w2_scales; /* [Vd] for int8 storage, else null */
   const float*
       head_weight; /* gated: [r, d + r], input order [h; w1]; rnn: [3r, r + r + d], order [s; w1; h]; else null */
   const float* head_bias;         /* gated: [r]; rnn: [3r] (g, c, o); else null */
-  const float* confidence_weight; /* [d (+ r)], order [h; w1]; null with signal top1 */
+  const float* confidence_weight; /* [d (+ r)], order [h; w1]; null where no signal is the head's */
   const float* confidence_bias;   /* [1] or null */
   const int32_t* d2t;             /* [Vd] target id of a draft id (absolute), or null: identity */
   dspark_sampling sampling;
-  int32_t* draft_tokens;    /* out [R, K], target ids */
-  float* confidence_logits; /* out [R, K]; top1 is clamped to +-80 */
-  float* draft_logits;      /* out [R, K, Vd]: U_k + B_k, unfiltered; null when nobody needs it */
+  const int32_t* confidence_signal; /* [R] dspark_signal | k << DSPARK_SIGNAL_BITS; k >= 1 for topk_mass, else 0 */
+  const int32_t* cutoff_policy;     /* [R] dspark_policy, or null: nobody reads entropies */
+  int32_t* draft_tokens;            /* out [R, K], target ids; -1 from a faulty row on */
+  float* confidence_logits;         /* out [R, K]: log(s / (1 - s)) of the signal s of U_k + B_k, unfiltered and at
+                                       temperature 1, clamped to +-80; the head's own number as it is */
+  float* entropies;                 /* out [R, K]: H(p) / ln Vd in [0, 1] where the policy is dual, else 0; may be null
+                                       where none is */
+  float* draft_logits;              /* out [R, K, Vd]: U_k + B_k, unfiltered; null when nobody needs it */
 } dspark_draft_params;
 DSPARK_API dspark_status dspark_draft(const dspark_draft_params* params, const dspark_parallel* parallel);
 
-/// DSparkCutoff: confidences to verify lengths (dspark.md 4.2). c_k = sigmoid(logit_k / t_k), NaN or infinite: 0;
-/// a_k = c_1 * ... * c_k. verify_lengths[r] = min(max_verify[r], longest prefix that the policy keeps).
+/// DSparkCutoff: confidences to verify lengths (dspark.md 4.2). c_k = sigmoid(logit_k / t_k), 0 for a logit that is NaN
+/// or infinite and for a proposal that does not exist (token -1); a_k = c_1 * ... * c_k. i counts from 1.
+/// length = the longest prefix whose every proposal i satisfies, with the columns of cutoff_params:
+///   all          -                                      true
+///   threshold    tau                                    c_i >= tau
+///   survival     tau                                    a_i >= tau
+///   utility      tau, w_pos, w_pen, min_len, max_len    i <= min_len or w_pos * c_i - w_pen * i / max_len >= tau
+///   two_strikes  tau, min_len                           fewer than two c_j < 0.7 * tau with min_len < j <= i
+///   dual         tau_low, tau_high, entropy_bar         c_i >= tau_high, or c_i >= tau_low and H_i / ln Vd <= bar
+///   ramp         tau_start, tau_end, K                  c_i >= tau_start + (tau_end - tau_start) * (i - 1) / (K - 1)
+/// An inclusive cutoff verifies the proposal that failed, too, and stops those after it: what is decided about a
+/// proposal then does not depend on that proposal. verify = min(max(length, min_verify), max_verify, existing ones).
+/// Every decision about proposal i reads columns <= i only, so the first k columns give the same prefix.
 typedef struct dspark_cutoff_params {
-  int64_t num_requests;
-  int64_t block_size;
+  int64_t num_requests;                  /* R */
+  int64_t block_size;                    /* K: columns here */
   const float* confidence_logits;        /* [R, K] */
-  const float* calibration_temperatures; /* [K], > 0; null: all 1 */
+  const float* entropies;                /* [R, K]; null where no policy is dual */
+  const int32_t* draft_tokens;           /* [R, K], -1: no such proposal, nor any behind it; null: all exist */
+  const float* calibration_temperatures; /* [R, K], > 0; null: all 1 */
   const int32_t* policy;                 /* [R] dspark_policy */
-  const float* threshold;                /* [R] in [0, 1] */
+  const float* params;                   /* [R, DSPARK_CUTOFF_COLUMNS], unused columns 0 */
+  const int32_t* inclusive;              /* [R] 0 or 1 */
+  const int32_t* min_verify;             /* [R] in [0, max_verify] */
   const int32_t* max_verify;             /* [R] in [0, K] */
   int32_t* verify_lengths;               /* out [R] */
-  float* survivals;                      /* out [R, K] */
+  float* survivals;                      /* out [R, K] in [0, 1] */
+  float* confidences;                    /* out [R, K] in [0, 1] */
 } dspark_cutoff_params;
 DSPARK_API dspark_status dspark_cutoff(const dspark_cutoff_params* params, const dspark_parallel* parallel);
 

@@ -9,7 +9,8 @@
 
 namespace dspark {
 
-enum class Element { kFloat32, kInt32, kInt64 };
+/// kAny: the node reads the type from the tensor (markov_w2: float32, bfloat16 or int8).
+enum class Element { kFloat32, kInt32, kInt64, kAny };
 
 /// A tensor of a node. An optional one may be "" in the graph.
 struct OpValue {
@@ -56,45 +57,40 @@ inline constexpr const char* kOperatorDomain = "dspark";
 inline constexpr const char* kAttentionDomain = "trt";
 
 inline constexpr OpValue kDraftInputs[] = {
-    {"base_logits", Element::kFloat32, false},
-    {"hidden", Element::kFloat32, true},
-    {"anchor_tokens", Element::kInt32, false},
-    {"block_offset", Element::kInt32, false},
-    {"temperature", Element::kFloat32, false},
-    {"top_k", Element::kInt32, false},
-    {"top_p", Element::kFloat32, false},
-    {"min_p", Element::kFloat32, false},
-    {"accept_mode", Element::kInt32, false},
-    {"seed", Element::kInt64, false},
-    {"sample_index", Element::kInt32, false},
-    {"anchor_position", Element::kInt32, false},
-    {"markov_w1", Element::kFloat32, true},
-    {"markov_w2", Element::kFloat32, true},
-    {"head_weight", Element::kFloat32, true},
-    {"head_bias", Element::kFloat32, true},
-    {"confidence_weight", Element::kFloat32, true},
-    {"confidence_bias", Element::kFloat32, true},
-    {"d2t", Element::kInt32, true},
+    {"base_logits", Element::kFloat32, false},     {"hidden", Element::kFloat32, true},
+    {"anchor_tokens", Element::kInt32, false},     {"block_offset", Element::kInt32, false},
+    {"temperature", Element::kFloat32, false},     {"top_k", Element::kInt32, false},
+    {"top_p", Element::kFloat32, false},           {"min_p", Element::kFloat32, false},
+    {"accept_mode", Element::kInt32, false},       {"seed", Element::kInt64, false},
+    {"sample_index", Element::kInt32, false},      {"anchor_position", Element::kInt32, false},
+    {"confidence_signal", Element::kInt32, false}, {"cutoff_policy", Element::kInt32, true},
+    {"markov_w1", Element::kFloat32, true},        {"markov_w2", Element::kAny, true},
+    {"markov_w2_scales", Element::kFloat32, true}, {"head_weight", Element::kFloat32, true},
+    {"head_bias", Element::kFloat32, true},        {"confidence_weight", Element::kFloat32, true},
+    {"confidence_bias", Element::kFloat32, true},  {"d2t", Element::kInt32, true},
 };
 inline constexpr OpValue kDraftOutputs[] = {
     {"draft_tokens", Element::kInt32, false},
     {"confidence_logits", Element::kFloat32, false},
     {"draft_logits", Element::kFloat32, false},
+    {"entropies", Element::kFloat32, false},
 };
 inline constexpr OpAttribute kDraftAttributes[] = {
     {"head_type", false, false, nullptr, DSPARK_HEAD_NONE},
-    {"signal", false, false, nullptr, DSPARK_SIGNAL_HEAD},
     {"confidence_with_markov", false, false, nullptr, 0},
 };
 
 inline constexpr OpValue kCutoffInputs[] = {
-    {"confidence_logits", Element::kFloat32, false}, {"calibration_temperatures", Element::kFloat32, true},
-    {"cutoff_policy", Element::kInt32, false},       {"cutoff_threshold", Element::kFloat32, false},
+    {"confidence_logits", Element::kFloat32, false}, {"entropies", Element::kFloat32, true},
+    {"draft_tokens", Element::kInt32, true},         {"calibration_temperatures", Element::kFloat32, true},
+    {"cutoff_policy", Element::kInt32, false},       {"cutoff_params", Element::kFloat32, false},
+    {"cutoff_inclusive", Element::kInt32, false},    {"min_verify", Element::kInt32, false},
     {"max_verify", Element::kInt32, false},
 };
 inline constexpr OpValue kCutoffOutputs[] = {
     {"verify_lengths", Element::kInt32, false},
     {"survivals", Element::kFloat32, false},
+    {"confidences", Element::kFloat32, false},
 };
 
 inline constexpr OpValue kAcceptInputs[] = {

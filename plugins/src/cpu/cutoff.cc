@@ -9,32 +9,95 @@
 namespace dspark {
 namespace {
 
+constexpr const char* kOp = "DSparkCutoff";
+
+/// A column of cutoff_params that a policy reads, and its range.
+struct Column {
+  const char* name;
+  double low;
+  double high;
+};
+
+struct PolicyColumns {
+  const char* policy;
+  int count;
+  Column columns[DSPARK_CUTOFF_COLUMNS];
+};
+
+constexpr double kAnything = 3.4028234663852886e38;
+constexpr double kLengths = 1 << 20;
+
+/// Indexed by dspark_policy.
+constexpr PolicyColumns kPolicies[] = {
+    {"all", 0, {}},
+    {"threshold", 1, {{"tau", 0, 1}}},
+    {"survival", 1, {{"tau", 0, 1}}},
+    {"utility",
+     5,
+     {{"tau", -kAnything, kAnything},
+      {"w_pos", 0, kAnything},
+      {"w_pen", 0, kAnything},
+      {"min_len", 0, kLengths},
+      {"max_len", 1, kLengths}}},
+    {"two_strikes", 2, {{"tau", 0, 1}, {"min_len", 0, kLengths}}},
+    {"dual", 3, {{"tau_low", 0, 1}, {"tau_high", 0, 1}, {"entropy_bar", 0, 1}}},
+    {"ramp", 3, {{"tau_start", 0, 1}, {"tau_end", 0, 1}, {"K", 1, kLengths}}},
+};
+constexpr int32_t kNumPolicies = sizeof kPolicies / sizeof *kPolicies;
+
+void check_policy(const dspark_cutoff_params& params, int64_t r) {
+  const int32_t policy = params.policy[r];
+  if (policy < 0 || policy >= kNumPolicies) {
+    refuse(kOp, ": policy[", r, "] is ", policy,
+           ", wanted 0 (all), 1 (threshold), 2 (survival), 3 (utility), 4 (two_strikes), 5 (dual) or 6 (ramp)");
+  }
+  const PolicyColumns& wanted = kPolicies[policy];
+  for (int c = 0; c < wanted.count; ++c) {
+    const double value = static_cast<double>(params.params[r * DSPARK_CUTOFF_COLUMNS + c]);
+    const Column& column = wanted.columns[c];
+    if (value >= column.low && value <= column.high) continue;
+    const char* what =
+        column.high == kAnything ? (column.low == 0 ? "a finite number >= 0" : "a finite number") : nullptr;
+    if (what)
+      refuse(kOp, ": ", column.name, " of ", wanted.policy, " for request ", r, " is ", value, ", wanted ", what);
+    refuse(kOp, ": ", column.name, " of ", wanted.policy, " for request ", r, " is ", value, ", wanted [", column.low,
+           ", ", column.high, "]");
+  }
+  if (policy == DSPARK_POLICY_DUAL && params.entropies == nullptr) {
+    refuse(kOp, ": policy[", r, "] is 5 (dual) but entropies is null, wanted an array");
+  }
+}
+
 void check(const dspark_cutoff_params& params) {
-  constexpr const char* kOp = "DSparkCutoff";
   check_range(kOp, "num_requests", params.num_requests, 0, INT32_MAX);
   check_range(kOp, "block_size", params.block_size, 1, 1 << 20);
   if (params.num_requests == 0) return;
   check_pointer(kOp, "confidence_logits", params.confidence_logits);
   check_pointer(kOp, "policy", params.policy);
-  check_pointer(kOp, "threshold", params.threshold);
+  check_pointer(kOp, "params", params.params);
+  check_pointer(kOp, "inclusive", params.inclusive);
+  check_pointer(kOp, "min_verify", params.min_verify);
   check_pointer(kOp, "max_verify", params.max_verify);
   check_pointer(kOp, "verify_lengths", params.verify_lengths);
   check_pointer(kOp, "survivals", params.survivals);
-  for (int64_t k = 0; params.calibration_temperatures && k < params.block_size; ++k) {
-    const float temperature = params.calibration_temperatures[k];
+  check_pointer(kOp, "confidences", params.confidences);
+  for (int64_t i = 0; params.calibration_temperatures && i < params.num_requests * params.block_size; ++i) {
+    const float temperature = params.calibration_temperatures[i];
     if (!(temperature > 0.f && std::isfinite(temperature))) {
-      refuse(kOp, ": calibration_temperatures[", k, "] is ", temperature, ", wanted a finite number > 0");
+      refuse(kOp, ": calibration_temperatures[", i / params.block_size, ", ", i % params.block_size, "] is ",
+             temperature, ", wanted a finite number > 0");
     }
   }
   for (int64_t r = 0; r < params.num_requests; ++r) {
-    if (params.policy[r] < DSPARK_POLICY_ALL || params.policy[r] > DSPARK_POLICY_SURVIVAL) {
-      refuse(kOp, ": policy[", r, "] is ", params.policy[r], ", wanted 0 (all), 1 (threshold) or 2 (survival)");
-    }
-    if (!(params.threshold[r] >= 0.f && params.threshold[r] <= 1.f)) {
-      refuse(kOp, ": threshold[", r, "] is ", params.threshold[r], ", wanted [0, 1]");
+    check_policy(params, r);
+    if (params.inclusive[r] != 0 && params.inclusive[r] != 1) {
+      refuse(kOp, ": inclusive[", r, "] is ", params.inclusive[r], ", wanted 0 or 1");
     }
     if (params.max_verify[r] < 0 || params.max_verify[r] > params.block_size) {
       refuse(kOp, ": max_verify[", r, "] is ", params.max_verify[r], ", wanted 0 to block_size ", params.block_size);
+    }
+    if (params.min_verify[r] < 0 || params.min_verify[r] > params.max_verify[r]) {
+      refuse(kOp, ": min_verify[", r, "] is ", params.min_verify[r], ", wanted 0 to max_verify ", params.max_verify[r]);
     }
   }
 }
@@ -44,7 +107,7 @@ void check(const dspark_cutoff_params& params) {
 
 extern "C" dspark_status dspark_cutoff(const dspark_cutoff_params* params, const dspark_parallel*) {
   return dspark::guarded(DSPARK_OP_CUTOFF, [&] {
-    dspark::check_pointer("DSparkCutoff", "params", params);
+    dspark::check_pointer(dspark::kOp, "params", params);
     dspark::check(*params);
     // A few exponentials per request: waking a thread would cost more.
     for (int64_t r = 0; r < params->num_requests; ++r) dspark::CutoffRequest{*params}(r);

@@ -86,16 +86,21 @@ def _draft(manifest: Manifest) -> Iterator[TensorInfo]:
     yield _input(names.ANCHOR_TOKENS, "int32", "R")
     yield _input(names.BLOCK_OFFSET, "int32", 1)
     yield from _sampling()
+    yield _input(names.CONFIDENCE_SIGNAL, "int32", "R")
+    yield _input(names.CUTOFF_POLICY, "int32", "R")
     yield _output(names.DRAFT_TOKENS, "int32", "R", columns)
     yield _output(names.CONFIDENCE_LOGITS, "float32", "R", columns)
     yield _output(names.DRAFT_LOGITS, "float32", "Rj", columns, draft.draft_vocab)
+    yield _output(names.ENTROPIES, "float32", "R", columns)
     if is_block:
-        yield _input(names.CALIBRATION_TEMPERATURES, "float32", columns)
-        yield _input(names.CUTOFF_POLICY, "int32", "R")
-        yield _input(names.CUTOFF_THRESHOLD, "float32", "R")
+        yield _input(names.CALIBRATION_TEMPERATURES, "float32", "R", columns)
+        yield _input(names.CUTOFF_PARAMS, "float32", "R", names.CUTOFF_COLUMNS)
+        yield _input(names.CUTOFF_INCLUSIVE, "int32", "R")
+        yield _input(names.MIN_VERIFY, "int32", "R")
         yield _input(names.MAX_VERIFY, "int32", "R")
         yield _output(names.VERIFY_LENGTHS, "int32", "R")
         yield _output(names.SURVIVALS, "float32", "R", columns)
+        yield _output(names.CONFIDENCES, "float32", "R", columns)
 
 
 def _step(manifest: Manifest, role: str) -> Iterator[TensorInfo]:

@@ -62,9 +62,9 @@ class EngineInfo:
     """Fewest packed tokens (and logit rows) of a step: 2 where one row takes another arithmetic path."""
     storage: str = "float32"
     """Weights of linear layers that are not quantised: `float32`, or the forms of the checkpoint that they keep
-    beside it, such as `q4_1+q8_0` (format 1.2)."""
+    beside it, such as `q4_1+q8_0`."""
     compiled: CompiledInfo | None = None
-    """What `graph` was compiled to, where it is an engine of TensorRT (format 1.1)."""
+    """What `graph` was compiled to, where it is an engine of TensorRT."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ V  target vocabulary                     Vd draft vocabulary (V unless reduced)
 H  query heads   Hkv  key/value heads    D  head width   S  cache capacity in tokens
 """
 
-FORMAT_VERSION = (1, 2)
+FORMAT_VERSION = (2, 0)
 """Of the bundle: the reader refuses another major number, and accepts a newer minor one."""
 
 MANIFEST = "manifest.json"
@@ -86,7 +86,6 @@ ANCHOR_TOKENS = "anchor_tokens"  # [R] int32 (draft)
 BLOCK_OFFSET = "block_offset"  # [1] int32: block position of column 0 (0 but for model drafts)
 CUTOFF_POLICY = "cutoff_policy"  # [R] int32, CUTOFF_POLICIES
 CONFIDENCE_SIGNAL = "confidence_signal"  # [R] int32: CONFIDENCE_SIGNALS | k << 8, k that of topk_mass
-CUTOFF_THRESHOLD = "cutoff_threshold"  # [R] float32
 CUTOFF_PARAMS = "cutoff_params"  # [R, CUTOFF_COLUMNS] float32, meaning by policy (docs/architecture.md)
 CUTOFF_INCLUSIVE = "cutoff_inclusive"  # [R] int32: 1: a weak proposal stops only those after it
 MIN_VERIFY = "min_verify"  # [R] int32 in [0, max_verify]
@@ -115,6 +114,8 @@ LOGPROB_RANKS = "logprob_ranks"  # [R, K+1] int32, rank of the chosen token from
 ACCEPT_MODES = {"greedy": 0, "rejection": 1, "coupled": 2, "relaxed": 3, "typical": 4}
 CUTOFF_POLICIES = {"all": 0, "threshold": 1, "survival": 2, "utility": 3, "two_strikes": 4, "dual": 5, "ramp": 6}
 CUTOFF_COLUMNS = 5
+SIGNAL_BITS = 8
+"""CONFIDENCE_SIGNAL: the bits of the signal; those above hold k."""
 MAX_LOGPROBS = 20
 RULE_KINDS = {"bias": 0, "stop": 1, "word": 2}
 ROUND_END_REASONS = {"bonus": 0, "rejected": 1, "nan": 2, "infinite": 3, "impossible": 4}

@@ -21,6 +21,8 @@ class Proposals:
     """[R], tokens that the draft made."""
     verify_lengths: IntArray
     """[R], how many of them the cutoff keeps: 0 .. max_verify."""
+    confidences: Tensor
+    """[R, K] float32 in [0, 1]: calibrated confidences of the proposals."""
     draft_lengths: tuple[int, ...]
     """[R], rows of the draft's own caches that are valid now (StepResult)."""
 

@@ -5,7 +5,7 @@ Its context caches are written by the target's graph, so it has nothing to read 
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import dataclass, fields
 
 import numpy as np
 
@@ -19,6 +19,25 @@ from dspark_runtime.sessions.buffers import Buffer
 from dspark_runtime.sessions.operators import HostCutoff, HostDraft
 from dspark_runtime.sessions.packing import Packer
 from dspark_runtime.sessions.sampling import SamplingInputs
+
+
+@dataclass(frozen=True, slots=True)
+class _Pass:
+    """What a run gave for the R requests that draft."""
+
+    tokens: Tensor
+    """[R, K]; -1 from where the draft's own logits were faulty."""
+    verify_lengths: IntArray
+    confidences: Tensor
+    """[R, K]"""
+    logits: Tensor | None
+    """[R, K, Vd] where needed."""
+
+    @property
+    def proposed(self) -> IntArray:
+        """[R], tokens that exist."""
+        counts: IntArray = (self.tokens.array >= 0).sum(axis=1, dtype=np.int32)
+        return counts
 
 
 class DSparkDrafter:
@@ -42,17 +61,20 @@ class DSparkDrafter:
         self._profiler = profiler
         self._host = host
         self._cutoff = HostCutoff(calibration)
-        self._sampling = SamplingInputs(session)
+        self._sampling = SamplingInputs(session, info.signal)
         make = session.tensor
         self._block_offset = make(np.zeros(1, np.int32))
-        self._calibration = make(calibration)
+        self._calibration = calibration
+        self._calibration_rows = Buffer(np.float32, make)
         self._anchors = Buffer(np.int32, make)
         self._max_verify = Buffer(np.int32, make)
         self._tokens = Buffer(np.int32, make)
         self._lengths = Buffer(np.int32, make)
+        self._confidences = Buffer(np.float32, make)
         self._logits = Buffer(np.float32, make)
         self._hidden = Buffer(np.float32, make)
         self._spread_tokens = Buffer(np.int32, make)
+        self._spread_confidences = Buffer(np.float32, make)
         self._spread_logits = Buffer(np.float32, make)
         self._host_logits = Buffer(np.float32, make)
         self._blocks = np.zeros((0, info.pass_size), np.int32)
@@ -68,32 +90,35 @@ class DSparkDrafter:
         active = [i for i, most in enumerate(plan.max_verify) if most > 0]
         assert active
         everybody = len(active) == len(plan.slots)
-        tokens, lengths, logits = self._pass(plan if everybody else _part(plan, active))
+        drafted = self._pass(plan if everybody else _part(plan, active))
         # The context lives in the target's pass: everything up to and with the anchor will have been read.
         read = tuple(length + 1 for length in plan.lengths)
         if everybody:
             return Proposals(
-                tokens=tokens,
-                logits=logits,
-                proposed=np.full(len(active), self.block_size, np.int32),
-                verify_lengths=lengths,
+                tokens=drafted.tokens,
+                logits=drafted.logits,
+                proposed=drafted.proposed,
+                verify_lengths=drafted.verify_lengths,
+                confidences=drafted.confidences,
                 draft_lengths=read,
             )
         num_requests = len(plan.slots)
         proposed = np.zeros(num_requests, np.int32)
-        proposed[active] = self.block_size
+        proposed[active] = drafted.proposed
         all_lengths = np.zeros(num_requests, np.int32)
-        all_lengths[active] = lengths
+        all_lengths[active] = drafted.verify_lengths
+        logits = drafted.logits
         return Proposals(
-            tokens=_spread(tokens, active, num_requests, self._spread_tokens),
+            tokens=_spread(drafted.tokens, active, num_requests, self._spread_tokens),
             logits=None if logits is None else _spread(logits, active, num_requests, self._spread_logits),
             proposed=proposed,
             verify_lengths=all_lengths,
+            confidences=_spread(drafted.confidences, active, num_requests, self._spread_confidences),
             draft_lengths=read,
         )
 
-    def _pass(self, plan: RoundPlan) -> tuple[Tensor, IntArray, Tensor | None]:
-        """Tokens [R, K], verify lengths [R] and draft logits [R, K, Vd] where needed; all R requests draft."""
+    def _pass(self, plan: RoundPlan) -> _Pass:
+        """One run of the draft; all R requests draft."""
         slots, lengths = np.array(plan.slots, np.int32), np.array(plan.lengths, np.int32)
         wants_logits = any(entry.needs_draft_logits for entry in plan.sampling)
         info, num_requests = self._info, len(slots)
@@ -109,25 +134,26 @@ class DSparkDrafter:
         limit = inputs[names.MAX_VERIFY] = self._max_verify.view(num_requests)
         limit.array[:] = plan.max_verify
         inputs[names.BLOCK_OFFSET] = self._block_offset
-        inputs[names.CALIBRATION_TEMPERATURES] = self._calibration
+        rows = inputs[names.CALIBRATION_TEMPERATURES] = self._calibration_rows.view(num_requests, info.block_size)
+        rows.array[:] = self._calibration
         if self._host is not None:
             return self._pass_on_host(self._host, inputs, num_requests, wants_logits)
         tokens = self._tokens.view(num_requests, info.block_size)
         kept = self._lengths.view(num_requests)
-        outputs = {names.DRAFT_TOKENS: tokens, names.VERIFY_LENGTHS: kept}
-        logits = None
+        confidences = self._confidences.view(num_requests, info.block_size)
         # Always bound, so that a binding of an earlier round cannot have the wrong shape.
-        rows = num_requests if wants_logits else 0
-        outputs[names.DRAFT_LOGITS] = self._logits.view(rows, info.block_size, info.draft_vocab)
-        if wants_logits:
-            logits = outputs[names.DRAFT_LOGITS]
+        logits = self._logits.view(num_requests if wants_logits else 0, info.block_size, info.draft_vocab)
+        outputs = {
+            names.DRAFT_TOKENS: tokens,
+            names.VERIFY_LENGTHS: kept,
+            names.CONFIDENCES: confidences,
+            names.DRAFT_LOGITS: logits,
+        }
         with self._profiler.draft_session():
             self._binding.run(inputs, outputs)
-        return tokens, kept.array, logits
+        return _Pass(tokens, kept.array, confidences, logits if wants_logits else None)
 
-    def _pass_on_host(
-        self, host: HostDraft, inputs: dict[str, Tensor], num_requests: int, wants_logits: bool
-    ) -> tuple[Tensor, IntArray, Tensor | None]:
+    def _pass_on_host(self, host: HostDraft, inputs: dict[str, Tensor], num_requests: int, wants_logits: bool) -> _Pass:
         info = self._info
         shape = (num_requests, info.block_size)
         base = self._logits.view(num_requests * info.block_size, info.draft_vocab)
@@ -146,8 +172,12 @@ class DSparkDrafter:
         if drafted.logits is not None:
             logits = self._host_logits.view(*shape, info.draft_vocab)
             logits.array[:] = drafted.logits
-        kept = self._cutoff(drafted.confidence_logits, inputs, inputs[names.MAX_VERIFY].array)
-        return tokens, kept, logits
+        kept, values = self._cutoff(
+            drafted.confidence_logits, drafted.entropies, drafted.tokens, inputs, inputs[names.MAX_VERIFY].array
+        )
+        confidences = self._confidences.view(*shape)
+        confidences.array[:] = values
+        return _Pass(tokens, kept, confidences, logits)
 
 
 def _part(plan: RoundPlan, indices: list[int]) -> RoundPlan:

@@ -7,6 +7,7 @@ proposal where all were accepted), and rolling back is a smaller length.
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -21,6 +22,20 @@ from dspark_runtime.sessions.operators import HostCutoff, HostDraft
 from dspark_runtime.sessions.packing import Packer
 from dspark_runtime.sessions.sampling import SamplingInputs
 from dspark_runtime.sessions.slices import SlotSlices
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """What a call of the draft gave for its R requests."""
+
+    tokens: IntArray
+    """[R]; -1 where the draft's own logits were faulty."""
+    confidence_logits: FloatArray
+    """[R]"""
+    entropies: FloatArray
+    """[R]"""
+    logits: FloatArray | None
+    """[R, Vd] where wanted."""
 
 
 class ModelDrafter:
@@ -44,16 +59,18 @@ class ModelDrafter:
         self._profiler = profiler
         self._host = host
         self._cutoff = HostCutoff(calibration)
-        self._sampling = SamplingInputs(session)
-        self._prefill_sampling = SamplingInputs(session)
+        self._sampling = SamplingInputs(session, info.signal)
+        self._prefill_sampling = SamplingInputs(session, info.signal)
         make = session.tensor
         self._offsets = [make(np.array([k], np.int32)) for k in range(info.block_size)]
         self._logit_rows = Buffer(np.int32, make)
         self._anchors = Buffer(np.int32, make)
         self._step_tokens = Buffer(np.int32, make)
         self._step_confidences = Buffer(np.float32, make)
+        self._step_entropies = Buffer(np.float32, make)
         self._step_logits = Buffer(np.float32, make)
         self._tokens = Buffer(np.int32, make)
+        self._confidences = Buffer(np.float32, make)
         self._logits = Buffer(np.float32, make)
 
     @property
@@ -87,7 +104,10 @@ class ModelDrafter:
         tokens = self._tokens.view(num_requests, block)
         tokens.array[:] = 0
         logits = self._logits.view(num_requests, block, self._info.draft_vocab) if wants_logits else None
-        confidences = np.zeros((num_requests, block), np.float32)
+        confidence_logits = np.zeros((num_requests, block), np.float32)
+        entropies = np.zeros((num_requests, block), np.float32)
+        confidences = self._confidences.view(num_requests, block)
+        confidences.array[:] = 0
         verify = np.zeros(num_requests, np.int32)
         proposed = np.zeros(num_requests, np.int32)
         slots = np.array(plan.slots, np.int32)
@@ -105,16 +125,21 @@ class ModelDrafter:
             # The node writes logits where a request of this very call needs them.
             wants = any(entry.needs_draft_logits for entry in sampling)
             ends, timer = (np.cumsum(counts) - 1).tolist(), self._profiler.draft_session()
-            drawn, confidence, rows = self._run(self._binding, inputs, ends, last, step, wants, timer)
-            tokens.array[going, step] = drawn
-            confidences[going, step] = confidence
-            if logits is not None and rows is not None:
-                logits.array[going, step] = rows
-            proposed[going] = step + 1
+            drawn = self._run(self._binding, inputs, ends, last, step, wants, timer)
+            tokens.array[going, step] = drawn.tokens
+            confidence_logits[going, step] = drawn.confidence_logits
+            entropies[going, step] = drawn.entropies
+            if logits is not None and drawn.logits is not None:
+                logits.array[going, step] = drawn.logits
+            # A faulty row of logits gives no token, and the request drafts no further.
+            proposed[going] = step + (drawn.tokens >= 0)
             starts[going] += counts
             self._packer.protect(slots[going], starts[going])
             most = np.minimum(max_verify[going], step + 1)
-            verify[going] = self._cutoff(confidences[going, : step + 1], inputs, most)
+            seen = (going, slice(step + 1))
+            verify[going], confidences.array[seen] = self._cutoff(
+                confidence_logits[seen], entropies[seen], tokens.array[seen], inputs, most
+            )
             # A request goes on while everything so far is kept and more could be.
             going = going[(verify[going] == step + 1) & (max_verify[going] > step + 1)]
             if not len(going):
@@ -125,6 +150,7 @@ class ModelDrafter:
             logits=logits,
             proposed=proposed,
             verify_lengths=verify,
+            confidences=confidences,
             draft_lengths=tuple(starts.tolist()),
         )
 
@@ -137,8 +163,8 @@ class ModelDrafter:
         step: int,
         wants_logits: bool,
         timer: AbstractContextManager[None],
-    ) -> tuple[IntArray, FloatArray, FloatArray | None]:
-        """One call: the next token [R], its confidence logit [R] and the distribution's logits [R, Vd] if wanted."""
+    ) -> _Step:
+        """One call of the draft: a token for each of the R requests."""
         num_requests, vocab = len(logit_rows), self._info.draft_vocab
         rows = inputs[names.LOGIT_ROWS] = self._logit_rows.view(num_requests)
         rows.array[:] = logit_rows
@@ -151,13 +177,18 @@ class ModelDrafter:
                 binding.run(inputs, {names.LOGITS: base})
             drafted = self._host(base.array.reshape(num_requests, 1, vocab), None, inputs, wants_logits)
             wanted = None if drafted.logits is None else drafted.logits[:, 0]
-            return drafted.tokens[:, 0], drafted.confidence_logits[:, 0], wanted
+            return _Step(drafted.tokens[:, 0], drafted.confidence_logits[:, 0], drafted.entropies[:, 0], wanted)
         tokens = self._step_tokens.view(num_requests, 1)
         confidences = self._step_confidences.view(num_requests, 1)
+        entropies = self._step_entropies.view(num_requests, 1)
         logits = self._step_logits.view(num_requests if wants_logits else 0, 1, vocab)
+        outputs = {
+            names.DRAFT_TOKENS: tokens,
+            names.CONFIDENCE_LOGITS: confidences,
+            names.ENTROPIES: entropies,
+            names.DRAFT_LOGITS: logits,
+        }
         with timer:
-            binding.run(
-                inputs,
-                {names.DRAFT_TOKENS: tokens, names.CONFIDENCE_LOGITS: confidences, names.DRAFT_LOGITS: logits},
-            )
-        return tokens.array[:, 0], confidences.array[:, 0], logits.array[:, 0] if wants_logits else None
+            binding.run(inputs, outputs)
+        wanted = logits.array[:, 0] if wants_logits else None
+        return _Step(tokens.array[:, 0], confidences.array[:, 0], entropies.array[:, 0], wanted)

@@ -50,11 +50,12 @@ def read_head(path: Path) -> dict[str, Array]:
 
 @dataclass(frozen=True, slots=True)
 class Drafted:
-    """What DSparkDraft gave: tokens [R, K], confidence_logits [R, K], logits [R, K, Vd] where wanted."""
+    """What DSparkDraft gave: tokens, confidence_logits and entropies [R, K], logits [R, K, Vd] where wanted."""
 
     tokens: IntArray
     confidence_logits: FloatArray
     logits: FloatArray | None
+    entropies: FloatArray
 
 
 class HostDraft:
@@ -65,7 +66,6 @@ class HostDraft:
         self._weights = dict(head)
         self._options = {
             "head_type": names.HEAD_TYPES[draft.head_type],
-            "signal": names.CONFIDENCE_SIGNALS[draft.signal],
             # The confidence reads [h; w1] or h alone: its width tells.
             "confidence_with_markov": len(head.get("confidence_weight", ())) > draft.engine.hidden_size,
         }
@@ -74,8 +74,9 @@ class HostDraft:
         self, base_logits: Array, hidden: Array | None, inputs: Mapping[str, Tensor], wants_logits: bool
     ) -> Drafted:
         """base_logits: [R, K, Vd]; hidden: [R, K, d] or None; inputs: those that the graph node would read."""
-        arguments = {name: inputs[name].array for name in (names.ANCHOR_TOKENS, *names.SAMPLING_INPUTS)}
-        tokens, confidence_logits, logits = _call(
+        read = (names.ANCHOR_TOKENS, *names.SAMPLING_INPUTS, names.CONFIDENCE_SIGNAL, names.CUTOFF_POLICY)
+        arguments = {name: inputs[name].array for name in read}
+        tokens, confidence_logits, logits, entropies = _call(
             dspark_ops.draft,
             base_logits=base_logits,
             hidden=hidden,
@@ -85,29 +86,45 @@ class HostDraft:
             **self._weights,
             **self._options,
         )
-        return Drafted(tokens, confidence_logits, logits)
+        return Drafted(tokens, confidence_logits, logits, entropies)
 
 
 class HostCutoff:
-    """DSparkCutoff over the confidences so far, as the graph node has it and between steps of a model draft."""
+    """DSparkCutoff over the columns so far, as the graph node has it and between steps of a model draft."""
 
     def __init__(self, calibration: FloatArray) -> None:
         """calibration: [K] temperatures per position."""
         self._calibration = calibration
 
-    def __call__(self, confidence_logits: Array, inputs: Mapping[str, Tensor], max_verify: Array) -> IntArray:
-        """Verify lengths [R] for confidence_logits [R, k], k <= K, and max_verify [R] in [0, k]."""
-        columns = confidence_logits.shape[1]
-        lengths: IntArray = _call(
+    def __call__(
+        self,
+        confidence_logits: Array,
+        entropies: Array,
+        draft_tokens: Array,
+        inputs: Mapping[str, Tensor],
+        max_verify: Array,
+    ) -> tuple[IntArray, FloatArray]:
+        """Verify lengths [R] and confidences [R, k] for columns [R, k], k <= K, and max_verify [R] in [0, k]."""
+        lengths, _, confidences = _call(
             dspark_ops.cutoff,
             confidence_logits=np.ascontiguousarray(confidence_logits),
-            policy=inputs[names.CUTOFF_POLICY].array,
-            threshold=inputs[names.CUTOFF_THRESHOLD].array,
+            entropies=np.ascontiguousarray(entropies),
+            draft_tokens=np.ascontiguousarray(draft_tokens),
+            cutoff_policy=inputs[names.CUTOFF_POLICY].array,
+            cutoff_params=inputs[names.CUTOFF_PARAMS].array,
+            cutoff_inclusive=inputs[names.CUTOFF_INCLUSIVE].array,
+            min_verify=np.minimum(inputs[names.MIN_VERIFY].array, max_verify),
             max_verify=max_verify,
-            calibration_temperatures=self._calibration[:columns],
+            calibration_temperatures=calibration_rows(self._calibration, confidence_logits.shape),
             parallel=False,
-        )[0]
-        return lengths
+        )
+        return lengths, confidences
+
+
+def calibration_rows(calibration: FloatArray, shape: tuple[int, ...]) -> FloatArray:
+    """calibration [K] for each of R requests: [R, k], k <= K."""
+    num_requests, columns = shape
+    return np.ascontiguousarray(np.broadcast_to(calibration[:columns], (num_requests, columns)))
 
 
 def host_accept(logits: Array, inputs: Mapping[str, Tensor], d2t: Array | None) -> tuple[IntArray, IntArray]:

@@ -20,21 +20,27 @@ _DTYPES = {
     names.SEED: np.int64,
     names.SAMPLE_INDEX: np.int32,
     names.CUTOFF_POLICY: np.int32,
-    names.CUTOFF_THRESHOLD: np.float32,
 }
 
 
 class SamplingInputs:
     """Fills the `[R]` inputs; does nothing again for requests that did not change since the last step."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, signal: str = "top1") -> None:
+        """signal: the confidence signal of every request, one of CONFIDENCE_SIGNALS; a target reads none."""
+        self._signal = names.CONFIDENCE_SIGNALS[signal]
+        self._confidence_signal = Buffer(np.int32, session.tensor)
+        self._cutoff_params = Buffer(np.float32, session.tensor)
+        self._cutoff_inclusive = Buffer(np.int32, session.tensor)
+        self._min_verify = Buffer(np.int32, session.tensor)
         self._buffers = {name: Buffer(dtype, session.tensor) for name, dtype in _DTYPES.items()}
         self._anchors = Buffer(np.int32, session.tensor)
         self._last: tuple[SlotSampling, ...] = ()
         self._tensors: dict[str, Tensor] = {}
 
     def fill(self, sampling: Sequence[SlotSampling], anchor_positions: IntArray) -> dict[str, Tensor]:
-        """Inputs by name: SAMPLING_INPUTS, the cutoff's policy and threshold. anchor_positions: [R]."""
+        """Inputs by name: SAMPLING_INPUTS, the confidence signal, and the cutoff's inputs but for max_verify and the
+        calibration. anchor_positions: [R]."""
         key = tuple(sampling)
         if key != self._last:
             # Until all are filled nothing may be taken for the last step's.
@@ -42,8 +48,23 @@ class SamplingInputs:
             self._tensors = {name: buffer.view(len(key)) for name, buffer in self._buffers.items()}
             for name, tensor in self._tensors.items():
                 tensor.array[:] = [getattr(entry, name) for entry in key]
+            self._fill_cutoff(key)
             self._tensors[names.ANCHOR_POSITION] = self._anchors.view(len(key))
             self._last = key
         anchors: Array = self._tensors[names.ANCHOR_POSITION].array
         anchors[:] = anchor_positions
         return self._tensors
+
+    def _fill_cutoff(self, sampling: tuple[SlotSampling, ...]) -> None:
+        """The bundle's signal, and a policy whose one parameter is its threshold."""
+        count = len(sampling)
+        for name, buffer, value in (
+            (names.CONFIDENCE_SIGNAL, self._confidence_signal, self._signal),
+            (names.CUTOFF_INCLUSIVE, self._cutoff_inclusive, 0),
+            (names.MIN_VERIFY, self._min_verify, 0),
+        ):
+            tensor = self._tensors[name] = buffer.view(count)
+            tensor.array[:] = value
+        params = self._tensors[names.CUTOFF_PARAMS] = self._cutoff_params.view(count, names.CUTOFF_COLUMNS)
+        params.array[:] = 0
+        params.array[:, 0] = [entry.cutoff_threshold for entry in sampling]

@@ -61,12 +61,14 @@ class Judge:
 
 
 def draft_block(driver: GraphDriver, judge: Judge, length: int, anchor: int, **extra: Any) -> dict[str, np.ndarray]:
+    signal = "head" if judge.config["enable_confidence_head"] else "top1"
     block = [anchor] + [judge.config["mask_token_id"]] * (judge.config["block_size"] - 1)
     chunk = Chunk(SLOT, block, length)
     if names.ANCHOR_TOKENS in driver.inputs:
         extra |= {
             names.ANCHOR_TOKENS: [anchor],
-            names.MAX_VERIFY: [driver.inputs[names.CALIBRATION_TEMPERATURES].shape[0]],
+            names.MAX_VERIFY: [driver.inputs[names.CALIBRATION_TEMPERATURES].shape[1]],
+            names.CONFIDENCE_SIGNAL: [names.CONFIDENCE_SIGNALS[signal]],
         }
     return driver.run([chunk], causal=False, **extra)
 
@@ -181,12 +183,13 @@ def test_draft_graph_is_named_by_the_contract(tied_target: Path, tmp_path: Path)
     caches = [name.format(i) for name in (names.CONTEXT_KEY, names.CONTEXT_VALUE) for i in range(2)]
     inputs = [
         names.TOKEN_IDS, names.POSITIONS, names.WRITE_INDICES, names.UPDATE_LENGTHS, names.KV_LENGTHS,
-        names.ANCHOR_TOKENS, names.BLOCK_OFFSET, names.CUTOFF_POLICY, names.CUTOFF_THRESHOLD, names.MAX_VERIFY,
-        names.CALIBRATION_TEMPERATURES, *names.SAMPLING_INPUTS,
+        names.ANCHOR_TOKENS, names.BLOCK_OFFSET, names.CONFIDENCE_SIGNAL, names.CUTOFF_POLICY, names.CUTOFF_PARAMS,
+        names.CUTOFF_INCLUSIVE, names.MIN_VERIFY, names.MAX_VERIFY, names.CALIBRATION_TEMPERATURES,
+        *names.SAMPLING_INPUTS,
     ]  # fmt: skip
     outputs = [
         names.LOGITS, names.HIDDEN, names.DRAFT_TOKENS, names.CONFIDENCE_LOGITS, names.DRAFT_LOGITS,
-        names.VERIFY_LENGTHS, names.SURVIVALS,
+        names.ENTROPIES, names.VERIFY_LENGTHS, names.SURVIVALS, names.CONFIDENCES,
     ]  # fmt: skip
     assert sorted(item.name for item in graph.input) == sorted(inputs + caches)
     assert sorted(item.name for item in graph.output) == sorted(outputs + [n + names.PRESENT for n in caches])

@@ -30,7 +30,9 @@ def test_model_draft_logits_equal_transformers(
     assert (plan.block_size, plan.pass_size) == (4, 1)
     driver = GraphDriver(tmp_path / names.DRAFT_GRAPH, *form, num_slots=2)
     wanted = reference_run(reference(small_model), TOKENS)[0]
-    anchors = {names.ANCHOR_TOKENS: [0]} if names.ANCHOR_TOKENS in driver.inputs else {}
+    anchors = {}
+    if names.ANCHOR_TOKENS in driver.inputs:
+        anchors = {names.ANCHOR_TOKENS: [0], names.CONFIDENCE_SIGNAL: [names.CONFIDENCE_SIGNALS["top1"]]}
     first = driver.run([Chunk(1, TOKENS[:3], 0)], logit_rows=[2], **anchors)
     second = driver.run([Chunk(1, TOKENS[3:], 3)], logit_rows=[1], **anchors)
     np.testing.assert_allclose(first[names.LOGITS][0], wanted[2], atol=1e-4, rtol=0)
@@ -49,8 +51,8 @@ def test_model_draft_graph_is_named_by_the_contract(tiny_target: Path, small_mod
     caches = [name.format(i) for name in (names.DRAFT_KEY, names.DRAFT_VALUE) for i in range(2)]
     inputs = [
         names.TOKEN_IDS, names.POSITIONS, names.WRITE_INDICES, names.UPDATE_LENGTHS, names.KV_LENGTHS, names.LOGIT_ROWS,
-        names.ANCHOR_TOKENS, names.BLOCK_OFFSET, *names.SAMPLING_INPUTS,
+        names.ANCHOR_TOKENS, names.BLOCK_OFFSET, names.CONFIDENCE_SIGNAL, names.CUTOFF_POLICY, *names.SAMPLING_INPUTS,
     ]  # fmt: skip
-    outputs = [names.LOGITS, names.DRAFT_TOKENS, names.CONFIDENCE_LOGITS, names.DRAFT_LOGITS]
+    outputs = [names.LOGITS, names.DRAFT_TOKENS, names.CONFIDENCE_LOGITS, names.DRAFT_LOGITS, names.ENTROPIES]
     assert sorted(item.name for item in graph.input) == sorted(inputs + caches)
     assert sorted(item.name for item in graph.output) == sorted(outputs + [n + names.PRESENT for n in caches])

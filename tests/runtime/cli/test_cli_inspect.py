@@ -81,7 +81,7 @@ def test_inspect_truncated_file_is_one_line(dspark: Callable, damaged: Callable[
 @pytest.mark.parametrize(
     "changes, words",
     [
-        ({"format_version": [2, 0]}, ("format version 2.0", "update dspark-trt")),
+        ({"format_version": [3, 0]}, ("format version 3.0", "update dspark-trt")),
         ({"limits": None}, ("limits",)),
         ({"surprise": 1}, ("surprise",)),
         (

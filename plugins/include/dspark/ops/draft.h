@@ -1,7 +1,7 @@
-/// DSparkDraft, the bodies: states of the sequential head, tiles of its logits, confidences (dspark.md 2.2).
+/// DSparkDraft, the bodies: states of the sequential head, and its confidences (dspark.md 2.2).
 ///
 /// A block goes left to right; within one position everything here is independent work in pieces whose
-/// sizes depend on the shapes alone. What is drawn from the finished row belongs to the backend.
+/// sizes depend on the shapes alone. The product with W2 and what is drawn from the finished row belong to the backend.
 #ifndef DSPARK_OPS_DRAFT_H_
 #define DSPARK_OPS_DRAFT_H_
 
@@ -18,7 +18,6 @@ namespace dspark {
 
 constexpr int64_t kGateTile = 64;    /* rows of head_weight in one piece */
 constexpr int64_t kMarkovTile = 256; /* rows of markov_w2 in one piece */
-constexpr float kTop1Limit = 80.f;   /* top1 confidence logits lie in [-80, 80] */
 
 DSPARK_HD inline float sigmoid(float x) { return 1.f / (1.f + expf(-x)); }
 
@@ -100,22 +99,6 @@ DSPARK_HD inline float rnn_state(float gate, float candidate, float previous) {
   return keep * previous + (1.f - keep) * tanhf(candidate);
 }
 
-/// Rows [first, first + count) of U_k + B_k of one request. out: [count].
-struct MarkovTile {
-  const float* base;      /* U_k of the request, at the tile's first row */
-  const float* markov_w2; /* at the tile's first row */
-  const float* state;     /* [r] */
-  int64_t rank;
-  int64_t count;
-  float* out;
-
-  template <class Team>
-  DSPARK_INLINE DSPARK_HD void operator()(const Team& team) const {
-    const float* start = base;
-    multiply_rows(team, markov_w2, rank, count, state, rank, out, [start](int64_t row) { return start[row]; });
-  }
-};
-
 /// c_k before the sigmoid: w . [h_k ; W1[x_{k-1}]] + b; it depends on x_{k-1}, not on x_k.
 template <class Team>
 DSPARK_INLINE DSPARK_HD float head_confidence(const dspark_draft_params& params, int64_t request, int64_t k,
@@ -129,11 +112,9 @@ DSPARK_INLINE DSPARK_HD float head_confidence(const dspark_draft_params& params,
   return params.confidence_bias ? logit + params.confidence_bias[0] : logit;
 }
 
-/// logit of the largest probability at T = 1: -log of what all other tokens weigh beside it, each exp(l_i - max).
-DSPARK_HD inline float top1_confidence(double others) {
-  const double logit = -log(others);
-  if (logit > kTop1Limit) return kTop1Limit;
-  return logit < -kTop1Limit ? -kTop1Limit : static_cast<float>(logit);
+/// Whether x_k is drawn; else it is the argmax. Every mode but greedy draws above the temperature that means greedy.
+DSPARK_HD inline bool draws_tokens(const Sampling& sampling) {
+  return sampling.mode != DSPARK_GREEDY && !(sampling.temperature < kGreedyTemperature);
 }
 
 /// Which number draws x_k: the round's anchor in rejection mode, the token's own position in coupled mode.
