@@ -111,6 +111,11 @@ def make_plan(config: BuildConfig, dialect: Dialect) -> Plan:
             block_size = config.block_size or DEFAULT_MODEL_BLOCK
     if config.draft_vocab is not None and not isinstance(draft, DSparkDraft):
         raise ConfigError("draft_vocab reduces the lm_head of a dspark draft, and this build has none; leave it out")
+    if config.head_storage != "float32" and not (isinstance(draft, DSparkDraft) and draft.config.markov_rank):
+        raise ConfigError(
+            f"head_storage is '{config.head_storage}', which is for the sequential head of a dspark draft, "
+            "and this build has none; leave it out"
+        )
     if config.block_size is not None and draft is None:
         raise ConfigError(f"block_size is {config.block_size} but the build has no draft; leave it out or give a draft")
     max_seq_len = _max_seq_len(config, target, draft if isinstance(draft, TargetCheckpoint) else None)
@@ -217,7 +222,13 @@ def _dspark_draft(config: BuildConfig, target: TargetCheckpoint, loaded: DSparkD
             loaded.config.decoder.vocab_size,
             target.config.eos_token_ids,
         )
-    return DSparkDraft(config=loaded.config, tensors=loaded.tensors, block_size=config.block_size or trained, d2t=d2t)
+    return DSparkDraft(
+        config=loaded.config,
+        tensors=loaded.tensors,
+        block_size=config.block_size or trained,
+        d2t=d2t,
+        head_storage=config.head_storage,
+    )
 
 
 def _max_seq_len(config: BuildConfig, target: TargetCheckpoint, model_draft: TargetCheckpoint | None) -> int:
@@ -272,6 +283,7 @@ def _draft_info(plan: Plan) -> DraftInfo | None:
         signal=draft.signal if isinstance(draft, DSparkDraft) else "top1",
         head_type=draft.config.markov_head_type if isinstance(draft, DSparkDraft) else "none",
         markov_rank=draft.config.markov_rank if isinstance(draft, DSparkDraft) else 0,
+        head_storage=draft.head_storage if isinstance(draft, DSparkDraft) else "float32",
     )
 
 

@@ -69,6 +69,7 @@ def parser() -> argparse.ArgumentParser:
     _choice(arithmetic, "--quantize", "weights of the target's linear layers", known.QUANTIZATIONS)
     _choice(arithmetic, "--draft-quantize", "weights of the draft's linear layers", known.QUANTIZATIONS)
     _choice(arithmetic, "--storage", "weights of linear layers that are not quantised", known.STORAGES)
+    _choice(arithmetic, "--head-storage", "matrix of a dspark draft's sequential head", names.HEAD_STORAGES)
     _choice(arithmetic, "--dialect", "operators for attention and caches", known.DIALECTS)
     _choice(arithmetic, "--query-form", "queries of the trt dialect", known.QUERY_FORMS)
 
@@ -150,6 +151,7 @@ def summary(manifest: Manifest, output: Path, seconds: float) -> dict[str, objec
         "draft_kind": draft.kind if draft is not None else "none",
         "block_size": draft.block_size if draft is not None else 0,
         "draft_vocab": draft.draft_vocab if draft is not None else 0,
+        "head_storage": draft.head_storage if draft is not None else "float32",
         "max_batch_size": manifest.limits.max_batch_size,
         "max_seq_len": manifest.limits.max_seq_len,
         "notes": list(manifest.notes),

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from dspark_runtime.contract.errors import ConfigError, shown
+from dspark_runtime.contract.names import HEAD_STORAGES
 
 ROPE_TYPES = ("default", "linear", "llama3")
 DRAFT_KINDS = ("auto", "dspark", "model", "none")
@@ -181,6 +182,9 @@ class BuildConfig:
     """Weights of linear layers that are not quantised, one of STORAGES. `checkpoint`: as small as the checkpoint has
     them where DSparkLinear reads the form (bfloat16, Q8_0, Q4_1), exactly; auto = checkpoint where graphs can say it
     (onnxruntime, trt dialect)."""
+    head_storage: str = "float32"
+    """markov_w2 of a dspark draft's sequential head, one of HEAD_STORAGES: fewer bytes to read per proposal. The output
+    stays the same, since the target decides."""
     draft_vocab: int | None = None
     """Keep the N most frequent tokens in the draft's lm_head (dspark drafts only)."""
     draft_vocab_text: Path | None = None
@@ -209,6 +213,7 @@ class BuildConfig:
             ("quantize", self.quantize, QUANTIZATIONS),
             ("draft_quantize", self.draft_quantize, QUANTIZATIONS),
             ("storage", self.storage, STORAGES),
+            ("head_storage", self.head_storage, HEAD_STORAGES),
             ("draft_kind", self.draft_kind, DRAFT_KINDS),
             ("dialect", self.dialect, DIALECTS),
             ("query_form", self.query_form, QUERY_FORMS),

@@ -31,6 +31,7 @@ from dspark_trt.graph.layers import (
 from dspark_trt.graph.operators import HeadWeights, cutoff_node, draft_node
 from dspark_trt.graph.step import Array, Context, GraphOptions, Tensors, open_step
 from dspark_trt.graph.weights import WeightFile, WeightRef
+from dspark_trt.head_storage import store_markov_w2
 from dspark_trt.stored import Stored
 
 PASS_SIZE = "pass_size"
@@ -49,6 +50,8 @@ class DSparkDraft:
     """Proposals per round, at most config.block_size: the trained block runs, the rest is cut off."""
     d2t: Array | None
     """[Vd] int32, ascending target ids that the draft's lm_head keeps; None: all."""
+    head_storage: str = "float32"
+    """Of markov_w2: float32, bfloat16 or int8."""
 
     @property
     def vocab_size(self) -> int:
@@ -178,14 +181,14 @@ def _lm_head(ctx: Context, hidden: Value, draft: DSparkDraft, target: Tensors, t
 def head_arrays(draft: DSparkDraft) -> dict[str, Array]:
     """Weights of the sequential and the confidence head by HeadWeights' names; absent ones left out.
 
-    markov_w1 [V, r] is read by target id; markov_w2 [Vd, r] has the rows that d2t keeps.
+    markov_w1 [V, r] is read by target id; markov_w2 [Vd, r] has the rows that d2t keeps, in the draft's head_storage.
     """
     load, config = draft.tensors.load, draft.config
     arrays: dict[str, Array] = {}
     if config.markov_head_type != "none":
         arrays["markov_w1"] = load("markov_head.markov_w1.weight")
         w2 = load("markov_head.markov_w2.weight")
-        arrays["markov_w2"] = w2 if draft.d2t is None else w2[draft.d2t]
+        arrays |= store_markov_w2(w2 if draft.d2t is None else w2[draft.d2t], draft.head_storage)
     inner = {"gated": "gate_proj", "rnn": "joint_proj"}.get(config.markov_head_type)
     if inner is not None:
         arrays["head_weight"] = load(f"markov_head.{inner}.weight")

@@ -135,6 +135,8 @@ def test_build_output_that_cannot_be_written_is_refused(
         (("--dtype", "bfloat16"), "dtype is 'bfloat16', backend onnxruntime runs float32"),
         (("--quantize", "int4"), "quantize is 'int4', supported are none, int8"),
         (("--draft-quantize", "fp8"), "draft_quantize is 'fp8', supported are none, int8"),
+        (("--head-storage", "int4"), "head_storage is 'int4', supported are float32, bfloat16, int8"),
+        (("--head-storage", "int8"), "head_storage is 'int8', which is for the sequential head of a dspark draft, and"),
         (("--draft-kind", "ngram"), "draft_kind is 'ngram', supported are auto, dspark, model, none"),
         (("--draft-kind", "dflash"), "draft_kind is 'dflash', supported are auto, dspark, model, none"),
         (("--draft-kind", "model"), "draft_kind is 'model' but no draft was given"),

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from dspark_runtime import dspark_ops
 from dspark_runtime.contract import names
+from dspark_trt.head_storage import load_markov_w2, store_markov_w2
 from tests.plugins.sampling import CLOSE, arrays
 from tests.reference import draft as reference
 from tests.reference.filters import Sampling
@@ -22,6 +25,9 @@ SHAPES = {
     "odd": (2, 3, 67, 67, 5, 3),
     "reduced": (3, 4, 1031, 517, 20, 33),
     "wide_rank": (1, 2, 300, 257, 70, 130),
+    "one_position": (2, 1, 40, 40, 7, 16),
+    "sixteen": (1, 16, 30, 30, 4, 19),
+    "many": (11, 2, 530, 530, 3, 48),
     "demo": (2, 7, 49152, 8192, 96, 64),
 }
 
@@ -148,10 +154,13 @@ def test_draft_of_the_demo_shape_in_mixed_modes_and_signals_equals_reference(hea
         check_against_reference(block, requests, (kinds + kinds)[first : first + block.R])
 
 
-def check_against_reference(block, requests, kinds):
-    """Every output of a call in which all requests are cut by policy `dual`, which asks for entropies."""
+def check_against_reference(block, requests, kinds, **stored):
+    """Every output of a call in which all requests are cut by policy `dual`, which asks for entropies.
+
+    stored: arguments for block.w2 in another storage.
+    """
     dual = np.full(block.R, names.CUTOFF_POLICIES["dual"], np.int32)
-    arguments = block.arguments(kinds, requests)
+    arguments = block.arguments(kinds, requests) | stored
     tokens, confidences, logits, entropies = dspark_ops.draft(**arguments, cutoff_policy=dual, want_draft_logits=True)
     head = block.reference()
     for r, sampling in enumerate(requests):
@@ -171,6 +180,37 @@ def check_against_reference(block, requests, kinds):
         if kinds[r] == "head":
             want = reference.head_confidences(head, hidden, previous)
             np.testing.assert_allclose(confidences[r], want, rtol=2e-5, atol=2e-6)
+
+
+STORED = ("bfloat16", "int8")
+
+
+@pytest.mark.parametrize("storage", STORED)
+@pytest.mark.parametrize("head", ["vanilla", "gated", "rnn"])
+@pytest.mark.parametrize("shape", [s for s in SHAPES if s != "demo"])
+def test_draft_over_a_stored_w2_equals_the_reference_of_what_it_stands_for(shape, head, storage):
+    block = Block(shape, head)
+    stored = store_markov_w2(block.w2, storage)
+    block.w2 = load_markov_w2(stored)
+    check_against_reference(block, mixed(block.R), ["token"] * block.R, **as_numpy(stored))
+
+
+def as_numpy(stored: dict) -> dict:
+    """bfloat16 as its bits, which is how the operator takes it."""
+    return {name: a.view(np.uint16) if a.dtype.name == "bfloat16" else a for name, a in stored.items()}
+
+
+@pytest.mark.parametrize("storage", STORED)
+def test_draft_over_a_stored_w2_does_not_depend_on_neighbours_or_threads(storage):
+    """Requests share the reading and unpacking of a tile in groups of any size."""
+    block = Block("many", "vanilla")
+    requests = mixed(block.R)
+    arguments = block.arguments("top1", requests) | as_numpy(store_markov_w2(block.w2, storage))
+    together = dspark_ops.draft(**arguments, want_draft_logits=True)
+    for r in range(block.R):
+        alone = dspark_ops.draft(**only(arguments, r), want_draft_logits=True, parallel=False)
+        for got, want in zip(alone, together, strict=True):
+            np.testing.assert_array_equal(got[0], want[r])
 
 
 @pytest.mark.parametrize("head", HEADS)
@@ -474,3 +514,131 @@ def test_draft_without_requests_returns_empty_arrays():
         **arrays([]),
     )
     assert tokens.shape == (0, 3) and confidences.shape == (0, 3)
+
+
+@pytest.mark.parametrize("storage", ["float32", *STORED])
+def test_draft_of_a_large_vocabulary_gives_every_signal(storage):
+    """V = 151936, as in Qwen: many tiles, one request per signal."""
+    rng = np.random.default_rng(5)
+    vocab, rank, kinds = 151936, 8, [kind for kind in names.CONFIDENCE_SIGNALS if kind != "head"]
+    base = (rng.normal(size=(len(kinds), 1, vocab)) * 3).astype(np.float32)
+    w2 = rng.normal(size=(vocab, rank)).astype(np.float32)
+    stored = store_markov_w2(w2, storage)
+    w1 = rng.normal(size=(4, rank)).astype(np.float32)
+    requests = [Sampling(accept_mode=i % 3, seed=i) for i in range(len(kinds))]
+    tokens, confidences, *_ = dspark_ops.draft(
+        base_logits=base,
+        anchor_tokens=np.full(len(kinds), 3, np.int32),
+        markov_w1=w1,
+        head_type=HEADS["vanilla"],
+        confidence_signal=signals(kinds),
+        **as_numpy(stored),
+        **arrays(requests),
+    )
+    for r, kind in enumerate(kinds):
+        row = base[r, 0].astype(np.float64) + load_markov_w2(stored).astype(np.float64) @ w1[3].astype(np.float64)
+        want = reference.confidence_logit(row, names.CONFIDENCE_SIGNALS[kind], COUNTED, int(tokens[r, 0]))
+        assert confidences[r, 0] == pytest.approx(want, rel=1e-4, abs=1e-4)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    kind=st.sampled_from([kind for kind in names.CONFIDENCE_SIGNALS if kind != "head"]),
+    vocab=st.sampled_from([1, 2, 3, 7, 8, 9, 255, 256, 257, 513, 1500]),
+    k=st.integers(1, 600),
+    scale=st.sampled_from([0.0, 1e-4, 1.0, 30.0, 3e37]),
+    levels=st.sampled_from([0, 3]),
+    impossible=st.sampled_from([0.0, 0.5, 0.99]),
+    mode=st.integers(0, 2),
+    seed=st.integers(0, 2**31),
+)
+def test_draft_signal_of_any_row_equals_reference(kind, vocab, k, scale, levels, impossible, mode, seed):
+    """Ties, impossible tokens, one token, certainty, uniformity, and differences up to the range of float32."""
+    rng = np.random.default_rng(seed)
+    row = (rng.normal(size=vocab) * scale).astype(np.float32)
+    if levels:
+        row = rng.integers(0, levels, vocab).astype(np.float32)
+    row[rng.random(vocab) < impossible] = -np.inf
+    row[rng.integers(vocab)] = 1.0
+    signal = names.CONFIDENCE_SIGNALS[kind]
+    word = signal | (k << names.SIGNAL_BITS if kind == "topk_mass" else 0)
+    tokens, confidences, _, entropies = dspark_ops.draft(
+        base_logits=row[None, None],
+        anchor_tokens=np.zeros(1, np.int32),
+        confidence_signal=np.array([word], np.int32),
+        cutoff_policy=np.array([names.CUTOFF_POLICIES["dual"]], np.int32),
+        **arrays([Sampling(accept_mode=mode, seed=seed)]),
+    )
+    wide = row.astype(np.float64)
+    want = reference.confidence_logit(wide, signal, k, int(tokens[0, 0]))
+    assert sure(confidences[0, 0]) == pytest.approx(sure(want), rel=1e-6, abs=1e-12)
+    if abs(want) < 25:  # beyond it a signal near 0 is a difference of entropies
+        assert confidences[0, 0] == pytest.approx(want, rel=1e-5, abs=1e-5)
+    assert entropies[0, 0] == pytest.approx(reference.normalised_entropy(wide), rel=1e-6, abs=1e-12)
+
+
+def sure(logit: float) -> float:
+    return float(1.0 / (1.0 + np.exp(-np.float64(logit))))
+
+
+def draws_of_one_row(kind: str, head: str, seed: int, count: int = 24) -> tuple[np.ndarray, ...]:
+    """The first position of a block, drawn by `count` requests that differ in their seeds alone."""
+    block = Block("reduced", head, seed=seed % 7)
+    arguments = only(block.arguments(kind, [Sampling()] * block.R), 0)
+    repeated = {name: np.repeat(arguments[name][:, :1], count, axis=0) for name in ("base_logits", "hidden")}
+    arguments |= repeated
+    arguments["anchor_tokens"] = np.repeat(arguments["anchor_tokens"], count)
+    arguments["confidence_signal"] = np.repeat(arguments["confidence_signal"], count)
+    arguments |= arrays([Sampling(accept_mode=1, seed=seed + i, temperature=2.0) for i in range(count)])
+    arguments["cutoff_policy"] = np.full(count, names.CUTOFF_POLICIES["dual"], np.int32)
+    tokens, confidences, _, entropies = dspark_ops.draft(**arguments)
+    assert len(set(tokens[:, 0].tolist())) > 1
+    return tokens, confidences, entropies
+
+
+@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("kind", [kind for kind in names.CONFIDENCE_SIGNALS if kind != "token"])
+def test_draft_confidence_of_a_proposal_does_not_depend_on_what_was_drawn(kind, head):
+    """The pre-token rule (dspark.md 4.1): c_k is settled before x_k."""
+    for seed in range(0, 100, 10):
+        _, confidences, entropies = draws_of_one_row(kind, head, seed)
+        assert len(set(confidences[:, 0].tolist())) == 1
+        assert len(set(entropies[:, 0].tolist())) == 1
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_draft_token_signal_does_depend_on_what_was_drawn(head):
+    """Negative control of the test above, and why this signal needs the inclusive stop."""
+    _, confidences, _ = draws_of_one_row("token", head, 3)
+    assert len(set(confidences[:, 0].tolist())) > 1
+
+
+@pytest.mark.parametrize("inclusive", [0, 1])
+def test_cutoff_on_the_token_signal_decides_without_the_token_only_where_inclusive(inclusive):
+    tokens, confidences, entropies = draws_of_one_row("token", "vanilla", 3)
+    count = len(tokens)
+    for policy, params in POLICIES.items():
+        lengths, *_ = dspark_ops.cutoff(
+            confidence_logits=confidences,
+            entropies=entropies,
+            draft_tokens=tokens,
+            cutoff_policy=np.full(count, names.CUTOFF_POLICIES[policy], np.int32),
+            cutoff_params=np.array([[*params, *[0] * (5 - len(params))]] * count, np.float32),
+            cutoff_inclusive=np.full(count, inclusive, np.int32),
+            min_verify=np.zeros(count, np.int32),
+            max_verify=np.ones(count, np.int32),
+        )
+        # A single strike is forgiven, so two_strikes never decides about the first proposal.
+        reads = policy != "two_strikes" and not inclusive
+        assert len(set(lengths.tolist())) == (2 if reads else 1), policy
+
+
+POLICIES = {
+    "threshold": (0.01,),
+    "survival": (0.01,),
+    "utility": (0.01, 1.0, 0.0, 0, 9),
+    "two_strikes": (0.01, 0),
+    "dual": (0.005, 0.01, 0.0),
+    "ramp": (0.01, 0.5, 4),
+}
+"""Parameters by which some of the tokens of `draws_of_one_row` fall below the bar, and some do not."""

@@ -17,8 +17,8 @@ RUNTIME = ROOT / "runtime" / "dspark_runtime"
 # Later may import earlier; neighbours of one group may import each other.
 ORDER = {
     BUILDER: (
-        ("config",), ("stored",), ("checkpoint",), ("quantize",), ("draft_vocab",), ("graph",), ("bundle",),
-        ("backends",), ("build",), ("cli",), ("__main__", "__init__"),
+        ("config",), ("stored",), ("checkpoint",), ("quantize", "head_storage"), ("draft_vocab",), ("graph",),
+        ("bundle",), ("backends",), ("build",), ("cli",), ("__main__", "__init__"),
     ),
     RUNTIME: (
         ("contract",), ("oplib", "dspark_ops"), ("params", "outputs", "request", "plan"), ("slots",), ("scheduler",),

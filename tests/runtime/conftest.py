@@ -42,6 +42,12 @@ def _variants(tmp: Path, target: Path) -> dict[str, Callable[[], dict[str, Any]]
         "itself-padded": lambda: {"draft": target, "draft_kind": "model", "block_size": 4, "query_form": "padded"},
         "good-int8": lambda: {"draft": dspark(**good), "quantize": "int8", "draft_quantize": "int8"},
         "good-wide": lambda: {"draft": dspark(**good), "max_batch_size": 12, "max_seq_len": 32},
+        "good-head-bfloat16": lambda: {"draft": dspark(**good), "head_storage": "bfloat16"},
+        "good-head-int8": lambda: {"draft": dspark(**good), "head_storage": "int8"},
+        "good-head-bfloat16-standard": lambda: {
+            "draft": dspark(**good), "head_storage": "bfloat16", "dialect": "standard"
+        },
+        "good-head-int8-standard": lambda: {"draft": dspark(**good), "head_storage": "int8", "dialect": "standard"},
         "none-standard": lambda: {"dialect": "standard"},
         "good-standard": lambda: {"draft": dspark(**good), "dialect": "standard"},
         "reduced-standard": lambda: {"draft": dspark(**good), "draft_vocab": 200, "dialect": "standard"},

@@ -94,6 +94,7 @@ def edited(path: str, value: Any) -> str:
 @pytest.mark.parametrize(
     ("path", "value", "message"),
     [
+        ("draft.head_storage", "int4", "head_storage is 'int4', wanted float32, bfloat16, int8"),
         ("format_version", [3, 0], "format version 3.0, this runtime reads 2.x; update dspark-trt"),
         ("format_version", [0, 9], "format version 0.9, this runtime reads 2.x; build the bundle again"),
         ("format_version", "1.0", "format_version: found text, wanted a list"),

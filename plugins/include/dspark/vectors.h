@@ -18,6 +18,7 @@ typedef int32_t Int16 __attribute__((vector_size(64)));
 typedef uint32_t Uint16 __attribute__((vector_size(64)));
 typedef uint32_t Uint8 __attribute__((vector_size(32)));
 typedef uint16_t Half16 __attribute__((vector_size(32)));
+typedef int16_t Short16 __attribute__((vector_size(32)));
 typedef int8_t Byte16 __attribute__((vector_size(16)));
 typedef double Double8 __attribute__((vector_size(64)));
 typedef uint64_t Ulong8 __attribute__((vector_size(64)));

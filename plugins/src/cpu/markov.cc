@@ -1,6 +1,6 @@
 #include "markov.h"
 
-#include <algorithm>
+#include <type_traits>
 
 #include "dspark/host_device.h"
 #include "dspark/ops/dot.h"
@@ -15,11 +15,16 @@ constexpr int64_t kAheadBytes = 4096;
 template <class T>
 struct Weights {
   const T* values;
-  const float* scales; /* of the rows; null: 1 */
+  const float* scales; /* of the rows, for int8 */
   int64_t rank;
   int64_t count;
 
-  DSPARK_INLINE float scaled(int64_t row, float sum) const { return scales ? scales[row] * sum : sum; }
+  /// base + w . s. One expression without a branch, so that every caller rounds it alike (product and sum may be one
+  /// instruction).
+  DSPARK_INLINE float finish(int64_t row, float base, float sum) const {
+    if constexpr (std::is_same_v<T, int8_t>) return base + scales[row] * sum;
+    return base + sum;
+  }
 };
 
 /// Four rows of weights for Q requests.
@@ -31,7 +36,7 @@ DSPARK_INLINE void four_rows(const Weights<T>& w, int64_t row, const MarkovRow* 
   constexpr int64_t kAhead = kAheadBytes / static_cast<int64_t>(sizeof(T));
   dot4<Q>(w.values + row * w.rank, w.rank, states, w.rank, fetch ? kAhead : 0, sums);
   for (int q = 0; q < Q; ++q) {
-    for (int i = 0; i < 4; ++i) requests[q].out[row + i] = requests[q].base[row + i] + w.scaled(row + i, sums[q][i]);
+    for (int i = 0; i < 4; ++i) requests[q].out[row + i] = w.finish(row + i, requests[q].base[row + i], sums[q][i]);
   }
 }
 
@@ -60,7 +65,7 @@ DSPARK_INLINE void run_tile(const Weights<T>& w, const MarkovRow* requests, int6
   for (; row < w.count; ++row) {
     for (int64_t q = 0; q < num; ++q) {
       const float sum = dot1(w.values + row * w.rank, requests[q].state, w.rank);
-      requests[q].out[row] = requests[q].base[row] + w.scaled(row, sum);
+      requests[q].out[row] = w.finish(row, requests[q].base[row], sum);
     }
   }
 }

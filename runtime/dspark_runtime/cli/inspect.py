@@ -83,6 +83,7 @@ def _overview(manifest: Manifest) -> Table:
         rows.append(("draft", "none: plain decoding only"))
     else:
         head = "no head" if draft.head_type == "none" else f"{draft.head_type} head of rank {draft.markov_rank}"
+        head += "" if draft.head_storage == "float32" else f" in {draft.head_storage}"
         vocab = f"vocabulary of {draft.draft_vocab} out of {manifest.target.vocab_size} tokens"
         rows.append(("draft", f"{draft.kind}, proposes {draft.block_size} tokens a round, {head}, {vocab}"))
         rows.append(("confidence", SIGNALS[draft.signal]))

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from dspark_runtime.contract.compiled import CompiledInfo, compiled_problems
 from dspark_runtime.contract.errors import BundleError
-from dspark_runtime.contract.names import FORMAT_VERSION
+from dspark_runtime.contract.names import FORMAT_VERSION, HEAD_STORAGES
 
 T = TypeVar("T")
 
@@ -85,6 +85,8 @@ class DraftInfo:
     """Confidence signal: `head` or `top1`."""
     head_type: str
     markov_rank: int
+    head_storage: str = "float32"
+    """Of the sequential head's markov_w2: `float32`, `bfloat16` or `int8`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -272,6 +274,8 @@ def _draft_contradictions(manifest: Manifest, draft: DraftInfo) -> list[str]:
         problems.append(f"block_size is {draft.block_size}, needs at most pass_size {draft.pass_size}")
     if draft.signal not in ("head", "top1"):
         problems.append(f"signal is '{draft.signal}', wanted head or top1")
+    if draft.head_storage not in HEAD_STORAGES:
+        problems.append(f"head_storage is '{draft.head_storage}', wanted {', '.join(HEAD_STORAGES)}")
     if draft.draft_vocab < 1:
         problems.append(f"draft_vocab is {draft.draft_vocab}, needs >= 1")
     if draft.kind == "dspark" and (

@@ -119,5 +119,6 @@ SIGNAL_BITS = 8
 MAX_LOGPROBS = 20
 RULE_KINDS = {"bias": 0, "stop": 1, "word": 2}
 ROUND_END_REASONS = {"bonus": 0, "rejected": 1, "nan": 2, "infinite": 3, "impossible": 4}
+HEAD_STORAGES = ("float32", "bfloat16", "int8")
 HEAD_TYPES = {"none": 0, "vanilla": 1, "gated": 2, "rnn": 3}
 CONFIDENCE_SIGNALS = {"head": 0, "top1": 1, "margin": 2, "topk_mass": 3, "entropy": 4, "gini": 5, "token": 6}

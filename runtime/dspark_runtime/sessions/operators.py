@@ -21,12 +21,15 @@ from dspark_runtime.contract.manifest import DraftInfo
 from dspark_runtime.sessions.base import Array, FloatArray, IntArray, Tensor
 
 HEAD_FILE = "draft_head.safetensors"
-_HEAD_DTYPES = {"F32": np.dtype("<f4"), "I32": np.dtype("<i4")}
+_HEAD_DTYPES: dict[str, np.dtype[Any]] = {
+    name: np.dtype(code) for name, code in {"F32": "<f4", "I32": "<i4", "BF16": "<u2", "I8": "i1"}.items()
+}
+"""bfloat16 as its bits, which is how DSparkDraft takes it."""
 _MAX_HEADER_BYTES = 1 << 20
 
 
 def read_head(path: Path) -> dict[str, Array]:
-    """Arrays of a small safetensors file with float32 and int32 tensors. Raises BundleError when it is damaged."""
+    """Arrays of a small safetensors file, of _HEAD_DTYPES. Raises BundleError when it is damaged."""
     data = path.read_bytes()
     try:
         (size,) = struct.unpack_from("<Q", data)
