@@ -79,6 +79,15 @@ def test_benchmark_cache_compares_capacities(folder: Path, tmp_path: Path) -> No
     assert all(row["ms at max_seq_len 2048"] > 0 for row in result["rows"])
 
 
+def test_benchmark_head_prints_every_storage_and_signal(tmp_path: Path) -> None:
+    report = tmp_path / "report.json"
+    shown = run("benchmarks/head.py", "--quick", "--batches", "1,3", "--json", report)
+    rows = json.loads(report.read_text())
+    assert [row["batch"] for row in rows if row["what"] == "int8"] == [1, 3]
+    assert {row["what"] for row in rows} >= {"read", "float32", "bfloat16", "int8, signal topk_mass"}
+    assert all(row["ms"] > 0 and row["what"] in shown for row in rows)
+
+
 def test_benchmark_bundle_that_is_missing_is_one_line() -> None:
     command = [sys.executable, "benchmarks/decode.py", "--part", "demo", "--bundle", "absent"]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
