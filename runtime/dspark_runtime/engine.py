@@ -61,6 +61,9 @@ class Engine:
         if plan is None:
             return []
         if isinstance(plan, PrefillPlan):
+            request = self._scheduler.in_slot(plan.slot)
+            if request.start_time is None:
+                request.start_time = self.clock()
             with self.profiler.prefill():
                 return self._commit_prefill(plan, self._executor.run(plan))
         with self.profiler.round():
@@ -69,49 +72,61 @@ class Engine:
     def _commit_prefill(self, plan: PrefillPlan, result: StepResult) -> list[Request]:
         request = self._scheduler.in_slot(plan.slot)
         request.computed = plan.start + len(plan.tokens)
-        request.draft_computed = min(result.draft_lengths[0], request.computed)
-        if not plan.is_last:
+        if plan.drafts:
+            request.draft_computed = min(result.draft_lengths[0], request.computed)
+        if request.computed < request.prefill_end:
             return []
         self._scheduler.prefilled(request)
-        self._emit(request, result.tokens[0])
+        if not plan.draws:
+            return []
+        self._emit(request, result.tokens[0], request.draft_computed)
         return [request]
 
     def _commit_round(self, plan: RoundPlan, result: StepResult) -> list[Request]:
         requests = [self._scheduler.in_slot(slot) for slot in plan.slots]
         for i, request in enumerate(requests):
             accepted = result.accepted[i]
-            emitted = self._emit(request, result.tokens[i])
+            emitted = self._emit(request, result.tokens[i], result.draft_lengths[i])
             request.rounds += 1
             request.proposed += result.proposed[i]
             # A stop inside the kept proposals decides nothing about those behind it.
             request.verified += result.verified[i] if emitted > accepted else emitted
             request.accepted += min(accepted, emitted)
-            request.computed = plan.lengths[i] + emitted
-            request.draft_computed = min(result.draft_lengths[i], request.computed)
         return requests
 
-    def _emit(self, request: Request, tokens: tuple[int, ...]) -> int:
+    def _emit(self, request: Request, tokens: tuple[int, ...], draft_length: int) -> int:
         """Append tokens up to the first stop; returns how many. The stop that comes first wins, a stop before the
-        length limit at the same token."""
+        length limit at the same token.
+
+        draft_length: rows that a draft's own caches have now.
+        """
         detokenizer = self._detokenizers.get(request.request_id)
         params = request.params
         if request.first_token_time is None:
             request.first_token_time = self.clock()
-        for count, token in enumerate(tokens, 1):
+        end: tuple[str, str | int | None] | None = None
+        before = len(request.tokens)
+        for token in tokens:
             request.tokens.append(token)
             is_stop = token in request.stop_tokens
             if detokenizer is not None and (not is_stop or params.include_stop_str_in_output):
                 detokenizer.append(token)
             if is_stop:
                 named = token in (params.stop_token_ids or ()) and token not in request.eos_tokens
-                self._finish(request, "stop", token if named else None)
+                end = "stop", token if named else None
             elif detokenizer is not None and detokenizer.stopped_by is not None:
-                self._finish(request, "stop", detokenizer.stopped_by)
+                end = "stop", detokenizer.stopped_by
             elif request.remaining == 0:
-                self._finish(request, "length", None)
-            if request.is_finished:
-                return count
-        return len(tokens)
+                end = "length", None
+            if end is not None:
+                break
+        # Before the request leaves its slot, whose rows others may take over.
+        request.computed = len(request.tokens) - 1
+        if request.drafts:
+            request.draft_computed = min(draft_length, request.computed)
+        if end is not None:
+            self._finish(request, *end)
+        return len(request.tokens) - before
 
     def _finish(self, request: Request, reason: str, stop_reason: str | int | None) -> None:
         request.finish_reason, request.stop_reason = reason, stop_reason

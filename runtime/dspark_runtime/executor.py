@@ -123,6 +123,11 @@ class BundleExecutor:
 
     def _prefill(self, plan: PrefillPlan) -> StepResult:
         count = len(plan.tokens)
+        if plan.clears:
+            for cache in self.caches.values():
+                cache[plan.slot] = 0
+        if plan.copy_from is not None:
+            self._copy_rows(plan.copy_from, plan.slot, plan.start)
         binding, packer = self._slices.of(plan.slot)
         inputs = packer.pack(
             np.zeros(1, np.int32),
@@ -208,6 +213,14 @@ class BundleExecutor:
         with timer:
             binding.run(inputs, {names.ACCEPTED: accepted, names.TOKENS: tokens})
         return accepted.array, tokens.array
+
+    def _copy_rows(self, source: int, slot: int, rows: int) -> None:
+        """The first rows of every cache, a draft's own included: what it lacks there means nothing here either."""
+        for cache in self.caches.values():
+            cache[slot, :, :rows] = cache[source, :, :rows]
+        self._protect(slot, rows)
+        if self._drafter is not None:
+            self._drafter.protect(slot, rows)
 
     def _protect(self, slots: int | IntArray, rows: int | IntArray) -> None:
         self._packer.protect(slots, rows)

@@ -89,10 +89,12 @@ class LLM:
         *,
         num_threads: int | None = None,
         prefill_chunk: int = CHUNK_TOKENS,
+        enable_prefix_caching: bool = True,
         acceptance_override: AcceptanceOverride | None = None,
     ) -> None:
         """num_threads: of the engines, one number per process; None: one per core. prefill_chunk: most prompt tokens
-        between two rounds. acceptance_override: for tests (executor.py). Raises BundleError or ConfigError."""
+        between two rounds. enable_prefix_caching: a prompt that begins like what a slot holds starts from there; the
+        output is the same. acceptance_override: for tests (executor.py). Raises BundleError or ConfigError."""
         if (as_integer(prefill_chunk) or 0) < 1:
             raise ConfigError(f"prefill_chunk is {shown(prefill_chunk)}, needs an integer >= 1")
         self._bundle: Bundle = open_bundle(bundle)
@@ -101,7 +103,13 @@ class LLM:
         self.default_sampling_params = _default_params(self._bundle)
         """What `generate` uses without parameters: vLLM's defaults, changed by the checkpoint's generation_config."""
         self.executor, profiler = open_executor(self._bundle, num_threads, acceptance_override)
-        scheduler = Scheduler(self.manifest.limits.max_batch_size, prefill_chunk)
+        draft = self.manifest.draft
+        scheduler = Scheduler(
+            self.manifest.limits.max_batch_size,
+            prefill_chunk,
+            reuse=enable_prefix_caching,
+            draft_has_caches=draft is not None and draft.kind == "model",
+        )
         self._engine: Engine | None = Engine(self.executor, scheduler, profiler)
         self._profiler = profiler
         self._lock = threading.RLock()

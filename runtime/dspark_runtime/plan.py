@@ -29,20 +29,23 @@ class SlotSampling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrefillPlan:
-    """One chunk of one prompt: rows start .. start+len(tokens)-1 of a slot's caches."""
+    """One chunk of the tokens that a request has before its first round in a slot: its prompt, or all but its anchor
+    where it goes on after it lost its slot. Rows start .. start+len(tokens)-1 of the slot's caches."""
 
     slot: int
     start: int
     tokens: tuple[int, ...]
     prompt_length: int
+    draws: bool
+    """Whether the chunk ends the prompt, so that the token after it is drawn; else the result's token means nothing."""
     drafts: bool
     """Whether a draft with caches of its own must read the chunk too."""
+    copy_from: int | None
+    """The slot whose rows 0 .. start-1 are copied here first; None: they are here, or start is 0."""
+    clears: bool
+    """Whether all rows of the slot become zeros before anything else: what it held may be NaN, which would show
+    through masks."""
     sampling: SlotSampling
-
-    @property
-    def is_last(self) -> bool:
-        """The chunk that ends the prompt: only its token counts."""
-        return self.start + len(self.tokens) == self.prompt_length
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -46,17 +46,35 @@ class Request:
     """min(K, max_len); 0 when drafts is False."""
     arrival: float
     """Seconds on the engine's clock."""
+    priority: int = 0
+    """Smaller is served first."""
+    cache_salt: str | None = None
+    """Only requests of the same salt share computed prefixes."""
+    reuses_prefix: bool = True
+    """False: all of the prompt is computed, whatever the caches hold."""
 
     phase: Phase = Phase.WAITING
     slot: int | None = None
     tokens: list[int] = field(default_factory=list)
     """Prompt and output. While decoding, the last one is the anchor and all others have rows in the caches."""
     computed: int = 0
-    """Committed rows of the target's cache: len(tokens) - 1 while decoding."""
+    """Committed rows of the target's cache in its slot: len(tokens) - 1 while decoding."""
     draft_computed: int = 0
     """Committed rows of a draft's own caches."""
     finish_reason: str | None = None
     stop_reason: str | int | None = None
+    order: int = 0
+    """Place in the order of arrival; kept when it loses its slot."""
+    overtaken: int = 0
+    """Later requests that were served before it while it was the first of its priority."""
+    protected: bool = False
+    """Overtaken too often: it keeps its slot now."""
+    preemptions: int = 0
+    """Times that it lost its slot to a higher priority."""
+    cached_tokens: int = 0
+    """Tokens of the prompt that were in the caches when it first got a slot."""
+    start_time: float | None = None
+    """When its first chunk ran."""
     first_token_time: float | None = None
     finish_time: float | None = None
     rounds: int = 0
@@ -71,6 +89,12 @@ class Request:
     @property
     def prompt_length(self) -> int:
         return len(self.prompt_token_ids)
+
+    @property
+    def prefill_end(self) -> int:
+        """Rows it needs before it decodes: the prompt's, whose last one gives the first token, or, where it has output
+        already, all but the anchor's."""
+        return max(len(self.prompt_token_ids), len(self.tokens) - 1)
 
     @property
     def output_token_ids(self) -> list[int]:
@@ -93,6 +117,8 @@ def make_request(
     params: SamplingParams,
     manifest: Manifest,
     arrival: float,
+    priority: int = 0,
+    cache_salt: str | None = None,
 ) -> Request:
     """A request that fits the bundle. Raises CapacityError when the prompt is too long, ConfigError when it is empty or
     holds ids that the target lacks."""
@@ -123,6 +149,8 @@ def make_request(
         drafts=drafts,
         max_proposals=most if drafts else 0,
         arrival=arrival,
+        priority=priority,
+        cache_salt=cache_salt,
     )
 
 

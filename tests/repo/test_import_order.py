@@ -21,9 +21,9 @@ ORDER = {
         ("bundle",), ("backends",), ("build",), ("cli",), ("__main__", "__init__"),
     ),
     RUNTIME: (
-        ("contract",), ("oplib", "dspark_ops"), ("params", "outputs", "request", "plan"), ("slots",), ("scheduler",),
-        ("bundle",), ("template_worker",), ("templates",), ("tokenizer", "detokenize", "profile"), ("sessions",),
-        ("drafting",), ("executor",), ("engine",), ("llm",), ("__init__",), ("cli",), ("__main__",),
+        ("contract",), ("oplib", "dspark_ops"), ("params", "outputs", "request", "plan"), ("slots", "waiting"),
+        ("scheduler",), ("bundle",), ("template_worker",), ("templates",), ("tokenizer", "detokenize", "profile"),
+        ("sessions",), ("drafting",), ("executor",), ("engine",), ("llm",), ("__init__",), ("cli",), ("__main__",),
     ),
 }  # fmt: skip
 

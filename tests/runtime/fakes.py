@@ -83,7 +83,7 @@ class ScriptedExecutor:
         self._scripts = {tuple(prompt): list(script) for prompt, script in scripts.items()}
         self._accepts = accepts
         self._block_size = block_size
-        self._prompts: dict[int, list[int]] = {}
+        self._rows: dict[int, list[int]] = {}
         self.plans: list[StepPlan] = []
 
     @property
@@ -95,28 +95,40 @@ class ScriptedExecutor:
         return self._prefill(plan) if isinstance(plan, PrefillPlan) else self._round(plan)
 
     def _prefill(self, plan: PrefillPlan) -> StepResult:
-        if plan.start == 0:
-            self._prompts[plan.slot] = []
-        prompt = self._prompts[plan.slot]
-        assert plan.start == len(prompt)
-        prompt.extend(plan.tokens)
-        first = self._scripts[tuple(prompt)][0] if plan.is_last else 999
-        return StepResult(proposed=(0,), verified=(0,), accepted=(0,), tokens=((first,),), draft_lengths=(len(prompt),))
+        if plan.copy_from is not None:
+            self._rows[plan.slot] = self._rows[plan.copy_from][: plan.start]
+        # What a slot holds is shortened by a plan that starts before its end, never skipped over.
+        rows = self._rows.setdefault(plan.slot, [])
+        assert plan.start <= len(rows)
+        del rows[plan.start :]
+        rows.extend(plan.tokens)
+        first = self._next(rows)[0] if plan.draws else 999
+        return StepResult(proposed=(0,), verified=(0,), accepted=(0,), tokens=((first,),), draft_lengths=(len(rows),))
+
+    def _next(self, rows: Sequence[int]) -> list[int]:
+        """What the script of the prompt that `rows` begin with says after them."""
+        for prompt, script in self._scripts.items():
+            whole = [*prompt, *script]
+            if len(rows) >= len(prompt) and whole[: len(rows)] == list(rows):
+                return whole[len(rows) :]
+        raise AssertionError(f"no script begins with {list(rows)}")
 
     def _round(self, plan: RoundPlan) -> StepResult:
         assert list(plan.slots) == sorted(plan.slots)
         proposed, verified, accepted, tokens = [], [], [], []
         for slot, length, anchor, most in zip(plan.slots, plan.lengths, plan.anchors, plan.max_verify, strict=True):
-            prompt = self._prompts[slot]
-            script = self._scripts[tuple(prompt)]
-            done = length - len(prompt)
-            assert script[done] == anchor
+            rows = self._rows[slot]
+            assert length <= len(rows)
+            del rows[length:]
+            script = self._next(rows)
+            assert script[0] == anchor
             assert 0 <= most <= self._block_size
             kept = min(most, self._accepts(length, most))
+            rows.extend(script[: kept + 1])
             proposed.append(self._block_size if most else 0)
             verified.append(most)
             accepted.append(kept)
-            tokens.append(tuple(script[done + 1 : done + 2 + kept]))
+            tokens.append(tuple(script[1 : 2 + kept]))
         return StepResult(
             proposed=tuple(proposed),
             verified=tuple(verified),

@@ -182,7 +182,7 @@ def test_long_prompt_emits_nothing_before_its_last_chunk() -> None:
     request = make(make_manifest(), prompt, max_tokens=3)
     engine.add(request)
     assert [engine.step(), engine.step(), engine.step()] == [[], [], [request]]
-    assert [plan.is_last for plan in executor.plans if isinstance(plan, PrefillPlan)] == [False, False, True]
+    assert [plan.draws for plan in executor.plans if isinstance(plan, PrefillPlan)] == [False, False, True]
     assert request.output_token_ids == SCRIPT[:1]
 
 

@@ -37,6 +37,10 @@ class Drafter(Protocol):
         """Read a prompt's chunk, where the draft has caches of its own; returns its valid rows of the slot."""
         ...
 
+    def protect(self, slot: int, rows: int) -> None:
+        """Rows 0 .. rows-1 of a slot hold something from outside: steps without the slot must leave them alone."""
+        ...
+
     def propose(self, plan: RoundPlan) -> Proposals:
         """Proposals for a plan in which at least one request has max_verify > 0."""
         ...

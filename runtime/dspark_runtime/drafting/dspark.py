@@ -86,6 +86,9 @@ class DSparkDrafter:
     def prefill(self, plan: PrefillPlan) -> int:
         return plan.start + len(plan.tokens)
 
+    def protect(self, slot: int, rows: int) -> None:
+        self._packer.protect(slot, rows)
+
     def propose(self, plan: RoundPlan) -> Proposals:
         active = [i for i, most in enumerate(plan.max_verify) if most > 0]
         assert active

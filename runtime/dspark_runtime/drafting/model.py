@@ -95,6 +95,9 @@ class ModelDrafter:
             self._packer.protect(plan.slot, end)
         return end
 
+    def protect(self, slot: int, rows: int) -> None:
+        self._packer.protect(slot, rows)
+
     def propose(self, plan: RoundPlan) -> Proposals:
         num_requests, block = len(plan.slots), self.block_size
         max_verify = np.array(plan.max_verify, np.int32)
