@@ -3,4 +3,4 @@
 from dspark_trt.cli import main
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(main(prog="build_engines.py"))

@@ -200,7 +200,8 @@ def describe(plan: Plan, versions: dict[str, str], argv: Sequence[str]) -> Manif
         bos_token_id=target.bos_token_id,
         files=(),
         versions={"dspark-trt": _own_version(), "python": platform.python_version(), **versions},
-        argv=tuple(argv),
+        # What was not UTF-8 on the command line would not be in the manifest either.
+        argv=tuple(argument.encode(errors="backslashreplace").decode() for argument in argv),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         notes=(plan.dialect.note,) if plan.dialect.note else (),
     )

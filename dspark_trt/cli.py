@@ -1,21 +1,29 @@
-"""`build_engines.py` and `dspark-build`: options to a BuildConfig, progress, one-line errors."""
+"""`build_engines.py` and `dspark-build`: options to a BuildConfig, progress, one-line errors.
+
+Exit codes: 0 built; 2 what the user can mend (one line on stderr); 130 interrupted, 143 and 129 ended by SIGTERM and
+SIGHUP, nothing left behind. A traceback means our bug.
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
+import signal
 import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import FrameType
 from typing import NoReturn
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
 from dspark_runtime.contract import names
-from dspark_runtime.contract.errors import DsparkError
+from dspark_runtime.contract.errors import DsparkError, one_line
 from dspark_runtime.contract.manifest import Manifest, parse_manifest
 from dspark_trt import config as known
 from dspark_trt.build import Progress as Report
@@ -24,19 +32,19 @@ from dspark_trt.config import BuildConfig
 
 EXAMPLES = """examples:
   # a target and its DSpark draft, for the CPU
-  build_engines.py --target models/SmolLM2-135M --draft models/smollm2-dspark --output engines/smollm2
+  %(prog)s --target models/SmolLM2-135M --draft models/smollm2-dspark --output engines/smollm2
 
   # a cheaper draft: int8 weights, and an lm_head over its 8192 most frequent tokens (the output stays the same)
-  build_engines.py --target T --draft D --output OUT --draft-quantize int8 --draft-vocab 8192
+  %(prog)s --target T --draft D --output OUT --draft-quantize int8 --draft-vocab 8192
 
   # a smaller language model with the same vocabulary as the draft, 5 proposals a round
-  build_engines.py --target Qwen2.5-7B --draft Qwen2.5-0.5B --draft-kind model --block-size 5 --output OUT
+  %(prog)s --target Qwen2.5-7B --draft Qwen2.5-0.5B --draft-kind model --block-size 5 --output OUT
 
   # engines for GeForce and RTX PRO GPUs, built without one
-  build_engines.py --target T --draft D --output OUT --backend tensorrt-rtx --compute-capability 8.9,12.0
+  %(prog)s --target T --draft D --output OUT --backend tensorrt-rtx --compute-capability 8.9,12.0
 
   # the target alone, from a GGUF file, with int8 weights
-  build_engines.py --target model.gguf --quantize int8 --output OUT
+  %(prog)s --target model.gguf --quantize int8 --output OUT
 """
 
 
@@ -44,13 +52,23 @@ class _Parser(argparse.ArgumentParser):
     """Says what is wrong in one line; argparse would print the whole usage first."""
 
     def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: error: {message}; see {self.prog} --help\n")
+        self.exit(2, f"{self.prog}: error: {one_line(message)}; see {self.prog} --help\n")
 
 
-def parser() -> argparse.ArgumentParser:
-    """Every option of a build. Values that no code supports are refused by BuildConfig, which names those that are."""
+class _Ended(BaseException):
+    """The system asked the process to end; like KeyboardInterrupt nothing may catch it on its way out."""
+
+    def __init__(self, signum: int) -> None:
+        self.signum = signum
+
+
+def parser(prog: str = "dspark-build") -> argparse.ArgumentParser:
+    """Every option of a build. Values that no code supports are refused by BuildConfig, which names those that are.
+
+    prog: the name that the user called.
+    """
     p = _Parser(
-        prog="build_engines.py",
+        prog=prog,
         description="Compile a target and a draft checkpoint into an engine bundle.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -107,32 +125,73 @@ def _choice(group: argparse._ArgumentGroup, flag: str, what: str, values: Sequen
     )
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run a build; returns the exit code: 0, or 2 (130 when interrupted) with one line on stderr."""
+def main(argv: Sequence[str] | None = None, prog: str = "dspark-build") -> int:
+    """Run a build; returns the exit code. argv: without the program's name, None for that of the process.
+
+    Whatever ends a build, one line on stderr says why, and the block of new_bundle has removed what was written.
+    """
     arguments = list(sys.argv[1:] if argv is None else argv)
-    options = vars(parser().parse_args(arguments))
+    try:
+        with _end_like_an_interrupt():
+            return _run(arguments, prog)
+    except DsparkError as error:
+        print(f"{prog}: error: {one_line(str(error))}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print(f"{prog}: interrupted, nothing written", file=sys.stderr)
+        return 130
+    except _Ended as ended:
+        print(f"{prog}: ended by {signal.Signals(ended.signum).name}, nothing written", file=sys.stderr)
+        return 128 + ended.signum
+    except BrokenPipeError:  # the bundle is written; who should read about it went away
+        _forget_output()
+        return 141
+    except OSError as error:  # a full disk behind stdout
+        _forget_output()
+        print(f"{prog}: error: {one_line(error.strerror or str(error))}; check names and room", file=sys.stderr)
+        return 2
+
+
+def _forget_output() -> None:
+    """The interpreter flushes stdout once more on its way out; give it somewhere to write."""
+    with suppress(OSError, ValueError):  # a stdout without a file has nothing to forget
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+@contextmanager
+def _end_like_an_interrupt() -> Iterator[None]:
+    """SIGTERM and SIGHUP unwind the build instead of cutting it off; what is ignored (nohup) stays ignored."""
+
+    def end(signum: int, frame: FrameType | None) -> None:
+        signal.signal(signum, signal.SIG_IGN)  # once is enough: a second one must not cut the tidying short
+        raise _Ended(signum)
+
+    is_main = threading.current_thread() is threading.main_thread()  # others may not set handlers
+    caught = [s for s in (signal.SIGTERM, signal.SIGHUP) if is_main and signal.getsignal(s) is signal.SIG_DFL]
+    for signum in caught:
+        signal.signal(signum, end)
+    try:
+        yield
+    finally:
+        for signum in caught:
+            signal.signal(signum, signal.SIG_DFL)
+
+
+def _run(arguments: Sequence[str], prog: str) -> int:
+    options = vars(parser(prog).parse_args(arguments))
     as_json, quiet = options.pop("json"), options.pop("quiet")
     options["compute_capabilities"] = options.pop("compute_capability")
     started = time.perf_counter()
-    try:
-        config = BuildConfig(**options)
-        with _progress(quiet or as_json) as report:
-            output = build(config, report, argv=("build_engines.py", *arguments))
-        manifest = parse_manifest((output / names.MANIFEST).read_text(encoding="utf-8"), str(output))
-    except DsparkError as error:
-        print(f"build_engines.py: error: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        # The block of new_bundle has removed what was written.
-        print("build_engines.py: interrupted, nothing written", file=sys.stderr)
-        return 130
+    config = BuildConfig(**options)
+    with _progress(quiet or as_json) as report:
+        output = build(config, report, argv=(prog, *arguments))
+    manifest = parse_manifest((output / names.MANIFEST).read_text(encoding="utf-8"), str(output))
     seconds = time.perf_counter() - started
     if as_json:
-        print(json.dumps(summary(manifest, output, seconds)))
+        print(json.dumps(summary(manifest, output, seconds)), flush=True)
     elif not quiet:
-        for note in manifest.notes:
-            print(f"note: {note}")
-        print(sentence(manifest, output, seconds))
+        lines = [f"note: {note}" for note in manifest.notes] + [sentence(manifest, output, seconds)]
+        print("\n".join(map(one_line, lines)), flush=True)
     return 0
 
 

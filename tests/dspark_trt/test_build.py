@@ -151,6 +151,58 @@ def test_build_killed_leaves_no_bundle_and_the_next_one_cleans_up(tiny_target: P
     assert listing(tmp_path) == {"b"}
 
 
+ENDED = """
+import os, signal, sys
+import dspark_trt.backends.onnxruntime, dspark_trt.build, dspark_trt.bundle
+from dspark_trt.cli import main
+
+def end(*_, **__):
+    os.kill(os.getpid(), getattr(signal, sys.argv[3]))
+
+module, function = sys.argv[4].rsplit(".", 1)
+done = getattr(sys.modules[module], function)
+setattr(sys.modules[module], function, lambda *a, **o: (end(), done(*a, **o))[1])
+if sys.argv[5] == "ignored":
+    signal.signal(getattr(signal, sys.argv[3]), signal.SIG_IGN)
+sys.exit(main(["--target", sys.argv[1], "--output", sys.argv[2], "--max-seq-len", "64"]))
+"""
+
+
+@pytest.mark.parametrize("where", ["dspark_trt.build.write_graphs", "dspark_trt.build.describe_files"])
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
+def test_build_ended_by_the_system_tidies_up(tiny_target: Path, tmp_path: Path, name: str, where: str) -> None:
+    output = tmp_path / "b"
+    done = run_script(ENDED, tiny_target, output, name, where, "default")
+    assert done.returncode == 128 + getattr(signal, name)
+    assert done.stderr == f"dspark-build: ended by {name}, nothing written\n"
+    assert listing(tmp_path) == set()
+
+
+def test_build_ended_between_the_renames_leaves_the_bundle_that_was_there(tiny_target: Path, tmp_path: Path) -> None:
+    output = tmp_path / "b"
+    build(BuildConfig(target=tiny_target, output=output, max_seq_len=32))
+    before = (output / names.MANIFEST).read_bytes()
+    rename, calls = Path.rename, []
+
+    def second_ends(path: Path, target: Path) -> Path:
+        calls.append(path)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return rename(path, target)
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Path, "rename", second_ends)
+        build(BuildConfig(target=tiny_target, output=output, max_seq_len=64))
+    assert len(calls) == 3 and (output / names.MANIFEST).read_bytes() == before
+    assert listing(tmp_path) == {"b"}
+
+
+def test_build_under_nohup_goes_on(tiny_target: Path, tmp_path: Path) -> None:
+    done = run_script(ENDED, tiny_target, tmp_path / "b", "SIGHUP", "dspark_trt.build.write_graphs", "ignored")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert listing(tmp_path) == {"b"}
+
+
 def test_build_killed_over_a_bundle_leaves_the_old_one(tiny_target: Path, tmp_path: Path) -> None:
     output = tmp_path / "b"
     build(BuildConfig(target=tiny_target, output=output, max_seq_len=32))

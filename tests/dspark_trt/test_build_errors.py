@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -28,7 +29,7 @@ def refusal(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
     captured = capsys.readouterr()
     assert code == 2 and captured.out == ""
     (line,) = captured.err.splitlines()
-    assert line.startswith("build_engines.py: error: ")
+    assert line.startswith("dspark-build: error: ")
     return line
 
 
@@ -104,6 +105,46 @@ def test_build_output_over_its_own_target_is_refused_and_left_alone(
     line = refusal(capsys, "--target", target, "--output", output)
     assert "does not list as a file of a bundle" in line
     assert sorted(path.name for path in target.iterdir()) == before
+
+
+@pytest.mark.parametrize("length", [250, 300, 5000])
+def test_build_output_with_a_name_too_long_is_refused(
+    capsys: pytest.CaptureFixture[str], target: Path, tmp_path: Path, length: int
+) -> None:
+    """250 bytes would do for the bundle itself, but not for the folder beside it that is renamed at the end."""
+    line = refusal(capsys, "--target", target, "--output", tmp_path / ("x" * length))
+    assert line.endswith("cannot be written: File name too long; give a shorter name")
+    assert [path.name for path in tmp_path.iterdir()] == ["target"]
+
+
+def test_build_output_that_is_not_utf8_is_refused(
+    capsys: pytest.CaptureFixture[str], target: Path, tmp_path: Path
+) -> None:
+    line = refusal(capsys, "--target", target, "--output", tmp_path / os.fsdecode(b"b\xff"))
+    assert r"b\udcff' is not UTF-8" in line and "give another name" in line
+    assert [path.name for path in tmp_path.iterdir()] == ["target"]
+
+
+def test_build_target_that_is_not_utf8_is_built(tiny_target: Path, tmp_path: Path) -> None:
+    target = Path(shutil.copytree(tiny_target, tmp_path / os.fsdecode(b"t\xff")))
+    assert main(["--target", str(target), "--output", str(tmp_path / "b"), "--max-seq-len", "64"]) == 0
+    assert str(target).replace("\udcff", r"\udcff") in json.loads((tmp_path / "b" / names.MANIFEST).read_text())["argv"]
+
+
+def test_build_message_with_control_characters_is_escaped(
+    capsys: pytest.CaptureFixture[str], target: Path, tmp_path: Path
+) -> None:
+    line = refusal(capsys, "--target", tmp_path / "\x1b[2J\x07", "--output", tmp_path / "b")
+    assert r"\x1b[2J\x07 does not exist" in line and line.isprintable()
+
+
+def test_build_output_named_like_a_pattern_touches_nobody_elses_folders(tiny_target: Path, tmp_path: Path) -> None:
+    others = [tmp_path / ".other.building-1", tmp_path / ".other.replaced-1", tmp_path / ".a.b.building-1"]
+    for folder in others:
+        folder.mkdir()
+    for name in ("*", "[ab]", "**", "a"):
+        assert main(["--target", str(tiny_target), "--output", str(tmp_path / name), "--max-seq-len", "64"]) == 0
+    assert all(folder.is_dir() for folder in others)
 
 
 def test_build_output_that_is_a_file_is_refused(
@@ -202,5 +243,25 @@ def test_build_interrupted_from_the_keyboard_says_so_and_leaves_nothing(
 
     monkeypatch.setattr("dspark_trt.build.write_graphs", interrupt)
     assert main(["--target", str(target), "--output", str(tmp_path / "b")]) == 130
-    assert capsys.readouterr().err.splitlines() == ["build_engines.py: interrupted, nothing written"]
+    assert capsys.readouterr().err.splitlines() == ["dspark-build: interrupted, nothing written"]
     assert [path.name for path in tmp_path.iterdir()] == ["target"]
+
+
+def test_build_names_the_program_that_was_called(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    arguments = ["--target", str(tmp_path / "x"), "--output", str(tmp_path / "b")]
+    assert main(arguments, prog="build_engines.py") == 2
+    assert capsys.readouterr().err.startswith("build_engines.py: error: target: ")
+    with pytest.raises(SystemExit):
+        main(["--help"], prog="build_engines.py")
+    shown = capsys.readouterr().out
+    assert shown.startswith("usage: build_engines.py ") and "dspark-build" not in shown
+
+
+def test_build_whose_stdout_is_full_is_one_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tiny_target: Path, tmp_path: Path
+) -> None:
+    with Path("/dev/full").open("w") as full:
+        monkeypatch.setattr("sys.stdout", full)
+        assert main(["--target", str(tiny_target), "--output", str(tmp_path / "b"), "--max-seq-len", "64"]) == 2
+        monkeypatch.undo()
+    assert capsys.readouterr().err == "dspark-build: error: No space left on device; check names and room\n"
