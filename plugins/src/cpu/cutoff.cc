@@ -35,8 +35,8 @@ constexpr PolicyColumns kPolicies[] = {
     {"utility",
      5,
      {{"tau", -kAnything, kAnything},
-      {"w_pos", 0, kAnything},
-      {"w_pen", 0, kAnything},
+      {"w_pos", -kAnything, kAnything},
+      {"w_pen", -kAnything, kAnything},
       {"min_len", 0, kLengths},
       {"max_len", 1, kLengths}}},
     {"two_strikes", 2, {{"tau", 0, 1}, {"min_len", 0, kLengths}}},
@@ -56,10 +56,10 @@ void check_policy(const dspark_cutoff_params& params, int64_t r) {
     const double value = static_cast<double>(params.params[r * DSPARK_CUTOFF_COLUMNS + c]);
     const Column& column = wanted.columns[c];
     if (value >= column.low && value <= column.high) continue;
-    const char* what =
-        column.high == kAnything ? (column.low == 0 ? "a finite number >= 0" : "a finite number") : nullptr;
-    if (what)
-      refuse(kOp, ": ", column.name, " of ", wanted.policy, " for request ", r, " is ", value, ", wanted ", what);
+    if (column.high == kAnything) {
+      refuse(kOp, ": ", column.name, " of ", wanted.policy, " for request ", r, " is ", value,
+             ", wanted a finite number");
+    }
     refuse(kOp, ": ", column.name, " of ", wanted.policy, " for request ", r, " is ", value, ", wanted [", column.low,
            ", ", column.high, "]");
   }
