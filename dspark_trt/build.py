@@ -203,7 +203,7 @@ def describe(plan: Plan, versions: dict[str, str], argv: Sequence[str]) -> Manif
         # What was not UTF-8 on the command line would not be in the manifest either.
         argv=tuple(argument.encode(errors="backslashreplace").decode() for argument in argv),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
-        notes=(plan.dialect.note,) if plan.dialect.note else (),
+        notes=(*((plan.dialect.note,) if plan.dialect.note else ()), *plan.target.notes),
     )
 
 

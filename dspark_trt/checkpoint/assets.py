@@ -14,7 +14,6 @@ from dspark_runtime.contract.errors import CheckpointError, shown
 from dspark_trt.checkpoint.fields import Fields, parse_object, read_bytes, read_object
 from dspark_trt.config import TargetConfig
 
-SAMPLING_DEFAULTS = ("do_sample", "temperature", "top_k", "top_p", "min_p", "repetition_penalty")
 SPECIAL_ROLES = ("bos_token", "eos_token", "pad_token", "unk_token")
 
 
@@ -54,15 +53,14 @@ def check_vocabulary(tokenizer: Tokenizer, config: TargetConfig, where: str) -> 
 def make_assets(
     tokenizer_json: bytes, facts: TokenizerFacts, config: TargetConfig, generation: dict[str, Any]
 ) -> dict[str, bytes]:
-    """The three files of a bundle; `generation`: pad_token_id and SAMPLING_DEFAULTS, where known."""
-    kept = {key: generation[key] for key in ("pad_token_id", *SAMPLING_DEFAULTS) if generation.get(key) is not None}
+    """The three files of a bundle; `generation`: what `generation_defaults` keeps."""
     return {
         names.TOKENIZER: tokenizer_json,
         names.TOKENIZER_CONFIG: _dump(
             dict(facts.special) | ({} if facts.chat_template is None else {"chat_template": facts.chat_template})
         ),
         names.GENERATION_CONFIG: _dump(
-            {"eos_token_id": list(config.eos_token_ids), "bos_token_id": config.bos_token_id, **kept}
+            {"eos_token_id": list(config.eos_token_ids), "bos_token_id": config.bos_token_id, **generation}
         ),
     }
 

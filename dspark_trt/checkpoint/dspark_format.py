@@ -7,6 +7,7 @@ from pathlib import Path
 from dspark_runtime.contract.errors import CheckpointError, ConfigError, shown
 from dspark_trt.checkpoint.expected import check_tensors, dspark_shapes
 from dspark_trt.checkpoint.fields import Fields
+from dspark_trt.checkpoint.finite import FiniteSource
 from dspark_trt.checkpoint.fit import check_dspark_fit
 from dspark_trt.checkpoint.hf_config import architecture, draft_decoder
 from dspark_trt.checkpoint.safetensors import open_folder
@@ -61,4 +62,4 @@ def load_dspark(folder: Path, fields: Fields, target: TargetCheckpoint) -> DSpar
     config = dspark_config(fields, source.names())
     check_dspark_fit(fields.where, config, target.config)
     check_tensors(str(folder), source, dspark_shapes(config))
-    return DSparkDraftCheckpoint(path=folder, config=config, tensors=source)
+    return DSparkDraftCheckpoint(path=folder, config=config, tensors=FiniteSource(str(folder), source))

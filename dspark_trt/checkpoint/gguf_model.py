@@ -11,6 +11,8 @@ from dspark_runtime.contract.errors import CheckpointError
 from dspark_trt.checkpoint.assets import check_vocabulary, make_assets
 from dspark_trt.checkpoint.expected import check_tensors, target_shapes
 from dspark_trt.checkpoint.fields import Fields
+from dspark_trt.checkpoint.finite import FiniteSource
+from dspark_trt.checkpoint.generation import generation_defaults
 from dspark_trt.checkpoint.gguf_config import gguf_config
 from dspark_trt.checkpoint.gguf_header import read_header
 from dspark_trt.checkpoint.gguf_quants import require_gguf
@@ -38,5 +40,8 @@ def load_gguf(path: Path) -> TargetCheckpoint:
     tokenizer, facts = gguf_tokenizer(fields)
     check_vocabulary(tokenizer, config, str(path))
     pad = {"pad_token_id": header.metadata.get("tokenizer.ggml.padding_token_id")}
-    assets = make_assets(tokenizer.to_str().encode(), facts, config, pad)
-    return TargetCheckpoint(path=path, config=config, tensors=source, assets=assets)
+    defaults, notes = generation_defaults(path.name, pad, config.vocab_size)
+    assets = make_assets(tokenizer.to_str().encode(), facts, config, defaults)
+    return TargetCheckpoint(
+        path=path, config=config, tensors=FiniteSource(str(path), source), assets=assets, notes=notes
+    )

@@ -9,6 +9,8 @@ from dspark_runtime.contract import names
 from dspark_trt.checkpoint.assets import read_assets
 from dspark_trt.checkpoint.expected import check_tensors, target_shapes
 from dspark_trt.checkpoint.fields import Fields, read_object
+from dspark_trt.checkpoint.finite import FiniteSource
+from dspark_trt.checkpoint.generation import generation_defaults
 from dspark_trt.checkpoint.hf_config import target_config
 from dspark_trt.checkpoint.safetensors import SafetensorsSource, open_folder
 from dspark_trt.checkpoint.types import TargetCheckpoint
@@ -39,6 +41,11 @@ def load_folder(folder: Path) -> TargetCheckpoint:
     config, source = _settle_tying(config, open_folder(folder))
     check_tensors(str(folder), source, target_shapes(config))
     pad = {"pad_token_id": generation.get("pad_token_id", fields.values.get("pad_token_id"))}
+    defaults, notes = generation_defaults(names.GENERATION_CONFIG, generation | pad, config.vocab_size)
     return TargetCheckpoint(
-        path=folder, config=config, tensors=source, assets=read_assets(folder, config, generation | pad)
+        path=folder,
+        config=config,
+        tensors=FiniteSource(str(folder), source),
+        assets=read_assets(folder, config, defaults),
+        notes=notes,
     )

@@ -44,6 +44,8 @@ class TargetCheckpoint:
     tensors: TensorSource
     assets: dict[str, bytes]
     """File name -> content for the bundle: tokenizer.json, tokenizer_config.json, generation_config.json."""
+    notes: tuple[str, ...] = ()
+    """Sentences about what was left out of the assets, for whoever builds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

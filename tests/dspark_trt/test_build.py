@@ -10,17 +10,18 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
 from dspark_runtime.contract import names
-from dspark_runtime.contract.errors import BuildError
+from dspark_runtime.contract.errors import BuildError, CheckpointError
 from dspark_runtime.contract.manifest import Manifest, parse_manifest
 from dspark_trt.build import DRAFT_HEAD, build
 from dspark_trt.bundle import new_bundle
 from dspark_trt.config import BuildConfig
 from tests.dspark_trt.graph.models import needs_operators
-from tests.tiny import make_dspark_draft, make_target
+from tests.tiny import make_dspark_draft, make_target, read_safetensors, write_safetensors
 
 ASSETS = {names.TOKENIZER, names.TOKENIZER_CONFIG, names.GENERATION_CONFIG}
 
@@ -247,16 +248,35 @@ def test_build_that_runs_out_of_room_is_one_line_and_leaves_nothing(tiny_target:
     assert listing(tmp_path) == set()
 
 
-def test_build_graph_that_gives_no_finite_numbers_is_refused(tmp_path: Path) -> None:
+def test_build_weight_that_is_no_number_is_refused_by_name_and_leaves_nothing(tmp_path: Path) -> None:
     target = make_target(tmp_path / "target", num_layers=1)
-    data = bytearray((target / "model.safetensors").read_bytes())
-    header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
-    start = 8 + int.from_bytes(data[:8], "little") + header["model.norm.weight"]["data_offsets"][0]
-    data[start : start + 4] = b"\x00\x00\xc0\x7f"  # NaN
-    (target / "model.safetensors").write_bytes(data)
-    with pytest.raises(BuildError, match=r"target\.onnx does not run in ONNX Runtime: .*(NaN|not finite)"):
+    tensors = read_safetensors(target / "model.safetensors")
+    tensors["model.norm.weight"][5] = np.nan
+    write_safetensors(target / "model.safetensors", tensors)
+    with pytest.raises(CheckpointError, match=r"target: norm\.weight holds nan at \[5\], wanted finite weights; "):
         build(BuildConfig(target=target, output=tmp_path / "b", max_seq_len=64))
     assert listing(tmp_path) == {"target"}
+
+
+def test_build_graph_that_gives_no_finite_numbers_is_refused(tmp_path: Path) -> None:
+    target = make_target(tmp_path / "target", num_layers=1)
+    tensors = read_safetensors(target / "model.safetensors")
+    tensors["model.norm.weight"][:] = 3e38  # a number, but its products are not
+    write_safetensors(target / "model.safetensors", tensors)
+    with pytest.raises(BuildError, match=r"target\.onnx does not run in ONNX Runtime: .*(infinite|NaN|not finite)"):
+        build(BuildConfig(target=target, output=tmp_path / "b", max_seq_len=64))
+    assert listing(tmp_path) == {"target"}
+
+
+def test_build_says_which_generation_defaults_it_left_out(tmp_path: Path) -> None:
+    target = make_target(tmp_path / "target", num_layers=1)
+    path = target / names.GENERATION_CONFIG
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"top_p": 5}))
+    build(BuildConfig(target=target, output=tmp_path / "b", max_seq_len=64))
+    assert read(tmp_path / "b").notes == (
+        "generation_config.json: top_p is 5, wanted (0, 1]; left out of the defaults",
+    )
+    assert "top_p" not in json.loads((tmp_path / "b" / names.GENERATION_CONFIG).read_text())
 
 
 PEAK = """

@@ -127,6 +127,47 @@ def test_target_assets_carry_tokenizer_template_and_generation_defaults(tmp_path
     }
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "note"),
+    [
+        ("temperature", -1, "temperature is -1, wanted [0, 1000000]"),
+        ("temperature", "hot", "temperature is 'hot', wanted"),
+        ("temperature", True, "temperature is True, wanted"),
+        ("temperature", float("nan"), "temperature is nan, wanted"),
+        ("temperature", 10**400, "temperature is 1000"),
+        ("top_k", 2.5, "top_k is 2.5, wanted an integer in [-1, 2**31)"),
+        ("top_k", 2**31, "top_k is 2147483648, wanted"),
+        ("top_p", 0, "top_p is 0, wanted (0, 1]"),
+        ("top_p", 5.0, "top_p is 5.0, wanted (0, 1]"),
+        ("min_p", [0.1], "min_p is [0.1], wanted [0, 1]"),
+        ("repetition_penalty", 0.0, "repetition_penalty is 0.0, wanted (0, 1000000]"),
+        ("do_sample", "\x1b[2J" + "x" * 9999, r"do_sample is '\x1b[2Jxxx"),
+        ("max_new_tokens", 0, "max_new_tokens is 0, wanted an integer >= 1"),
+        ("pad_token_id", -1, "pad_token_id is -1, wanted a token in [0, 320)"),
+    ],
+)
+def test_target_generation_default_that_cannot_be_is_left_out_with_a_note(
+    tmp_path: Path, key: str, value: Any, note: str
+) -> None:
+    make_target(tmp_path)
+    edit(tmp_path / "generation_config.json", **{"min_p": 0.25, key: value})
+    target = load_target(tmp_path)
+    kept = json.loads(target.assets["generation_config.json"])
+    assert key not in kept and (key == "min_p" or kept["min_p"] == 0.25)
+    (told,) = target.notes
+    assert told.startswith("generation_config.json: " + note) and told.endswith("; left out of the defaults")
+    assert told.isprintable() and len(told) < 250
+
+
+def test_target_generation_defaults_at_the_ends_of_their_ranges_are_kept(tmp_path: Path) -> None:
+    make_target(tmp_path)
+    values = {"temperature": 0, "top_k": -1, "top_p": 1, "min_p": 1.0, "repetition_penalty": 1.1, "max_new_tokens": 1}
+    edit(tmp_path / "generation_config.json", **values)
+    target = load_target(tmp_path)
+    assert target.notes == ()
+    assert values.items() <= json.loads(target.assets["generation_config.json"]).items()
+
+
 def test_target_eos_falls_back_to_config_without_generation_config(tmp_path: Path) -> None:
     make_target(tmp_path)
     (tmp_path / "generation_config.json").unlink()
