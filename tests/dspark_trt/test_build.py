@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -230,6 +231,21 @@ def test_new_bundle_replaced_by_a_build_that_died_between_renames_comes_back(tmp
     with pytest.raises(KeyboardInterrupt), new_bundle(tmp_path / "b"):
         raise KeyboardInterrupt
     assert listing(tmp_path) == {"b"}
+
+
+def test_build_on_a_terminal_shows_a_bar_and_leaves_the_summary(tiny_target: Path, tmp_path: Path) -> None:
+    ours, theirs = pty.openpty()
+    os.set_blocking(ours, False)
+    script = "import sys; from dspark_trt.cli import main; sys.exit(main())"
+    arguments = ["--target", str(tiny_target), "--output", str(tmp_path / "b"), "--max-seq-len", "64"]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "TERM": "xterm", "COLUMNS": "100"}
+    command = [sys.executable, "-c", script, *arguments]
+    with os.fdopen(theirs, "w") as stderr:
+        done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, stderr=stderr, text=True, check=True)
+    seen = os.read(ours, 1 << 16).decode()
+    os.close(ours)
+    assert "open checkpoints" in seen and "100%" in seen and "done" in seen
+    assert done.stdout.startswith(f"{tmp_path / 'b'}: llama without a draft") and done.stdout.count("\n") == 1
 
 
 FULL = """

@@ -72,11 +72,11 @@ def tables(manifest: Manifest) -> list[Table]:
 def _overview(manifest: Manifest) -> Table:
     limits, draft = manifest.limits, manifest.draft
     form = f"{manifest.dialect} dialect, {manifest.query_form} queries, operators in the {manifest.operators}"
-    room = f"{limits.max_seq_len} tokens each (caches hold {limits.cache_capacity})"
     rows = [
         ("format", ".".join(map(str, manifest.format_version))),
         ("backend", f"{manifest.backend}, {form}"),
-        ("limits", f"{limits.max_batch_size} requests at once, {room}"),
+        ("limits", f"{limits.max_batch_size} requests at once, {limits.max_seq_len} tokens each"),
+        ("caches", _capacity(manifest)),
         ("stop tokens", ", ".join(map(str, manifest.eos_token_ids)) or "none"),
     ]
     if draft is None:
@@ -94,6 +94,18 @@ def _overview(manifest: Manifest) -> Table:
     for name, value in rows:
         table.add_row(name, _cell(value))
     return table
+
+
+def _capacity(manifest: Manifest) -> str:
+    """Why a cache has more rows than a request may have tokens."""
+    limits, draft = manifest.limits, manifest.draft
+    block = max(draft.block_size, draft.pass_size) if draft is not None else 0
+    parts = [f"{limits.max_seq_len} for the tokens"]
+    if block:
+        parts.append(f"{block} for a round's proposals behind the last token")
+    if spare := limits.cache_capacity - limits.max_seq_len - block:
+        parts.append(f"{spare} for padding of a step")
+    return f"{limits.cache_capacity} rows a request: {', '.join(parts)}"
 
 
 def _engines(manifest: Manifest) -> Table:

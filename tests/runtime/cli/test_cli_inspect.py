@@ -21,6 +21,21 @@ def test_inspect_shows_models_limits_and_files(dspark: Callable, tiny_bundle: Pa
     assert "hashes not read" in ended.out
 
 
+def test_inspect_explains_the_rows_of_a_cache(tiny_bundle: Path) -> None:
+    manifest = open_bundle(tiny_bundle).manifest
+
+    def caches(**changes: object) -> str:
+        (overview, *_) = tables(dataclasses.replace(manifest, **changes))
+        (names, values) = ([str(cell) for cell in column.cells] for column in overview.columns)
+        return dict(zip(names, values, strict=True))["caches"]
+
+    proposals = "4 for a round's proposals behind the last token"
+    assert caches() == f"101 rows a request: 96 for the tokens, {proposals}, 1 for padding of a step"
+    exact = dataclasses.replace(manifest.limits, cache_capacity=100)
+    assert caches(limits=exact) == f"100 rows a request: 96 for the tokens, {proposals}"
+    assert caches(draft=None) == "101 rows a request: 96 for the tokens, 5 for padding of a step"
+
+
 @pytest.mark.parametrize(("kind", "label"), [("dspark", "dspark (llama layers)"), ("model", "llama")])
 def test_inspect_draft_is_labelled_by_what_it_is(dspark: Callable, tiny_bundle: Path, kind: str, label: str) -> None:
     manifest = open_bundle(tiny_bundle).manifest
