@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,8 @@ from dspark_trt.backends import CompileJob, Dialect, tensorrt
 from dspark_trt.backends.tensorrt import TensorRtBackend
 from dspark_trt.build import build
 from dspark_trt.config import BuildConfig
-from tests.dspark_trt.tensorrt.networks import Written, ignore, write
+from tests.dspark_trt.tensorrt.networks import Written, doctor, ignore, write
+from tests.tiny import make_dspark_draft, make_target
 
 GRAPH = Dialect("trt", query_form="padded", operators="graph")
 GPU = Gpu("NVIDIA H200", "9.0")
@@ -111,15 +113,70 @@ def test_compute_capabilities_are_refused_since_kernels_are_timed_here(tmp_path:
         BuildConfig(target=tmp_path, output=tmp_path, backend="tensorrt", compute_capabilities=("9.0",))
 
 
-def test_inputs_and_outputs_of_plugin_graphs_are_those_of_the_manifest(plugin_graphs: Written) -> None:
+FAMILIES: dict[str, dict[str, Any]] = {
+    "llama": {"family": "llama"},
+    "qwen2, tied": {"family": "qwen2", "tie_embeddings": True},
+    "qwen3": {"family": "qwen3", "head_dim": 24},
+}
+DRAFTS: dict[str, dict[str, Any]] = {
+    "none": {},
+    "model": {"kind": "model"},
+    "vanilla": {"head": "vanilla"},
+    "gated": {"head": "gated"},
+    "rnn": {"head": "rnn"},
+    "no head, no confidence": {"head": "none", "confidence": False},
+    "reduced vocabulary": {"head": "vanilla", "draft_vocab": 96},
+    "shortened block": {"head": "vanilla", "block_size": 6, "keep": 3},
+}
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_plugin_graphs_of_every_family_have_the_tensors_of_the_manifest(
+    tmp_path: Path, family: str, dtype: str
+) -> None:
+    target = make_target(tmp_path / "target", num_layers=2, **FAMILIES[family])
+    made = write(tmp_path / "graphs", target, None, GRAPH, backend="tensorrt", dtype=dtype)
+    assert_tensors(made, "target")
+
+
+@pytest.mark.parametrize("name", DRAFTS)
+def test_plugin_graphs_of_every_draft_have_the_tensors_of_the_manifest(
+    tmp_path: Path, tiny_target: Path, name: str
+) -> None:
+    settings = dict(DRAFTS[name])
+    options = {"draft_vocab": settings.pop("draft_vocab", None), "block_size": settings.pop("keep", None)}
+    draft = None
+    if settings.pop("kind", "dspark") == "model":
+        draft = make_target(tmp_path / "draft", "llama", num_layers=2, seed=7)
+        options["draft_kind"] = "model"
+    elif settings:
+        draft = make_dspark_draft(tmp_path / "draft", tiny_target, **settings)
+    made = write(tmp_path / "graphs", tiny_target, draft, GRAPH, backend="tensorrt", **options)
+    for role in ("target",) if draft is None else ("target", "draft"):
+        assert_tensors(made, role)
+
+
+def test_plugin_graph_that_lost_an_input_is_caught(plugin_graphs: Written, tmp_path: Path) -> None:
+    copy = Written(Path(shutil.copytree(plugin_graphs.folder, tmp_path / "graphs")), plugin_graphs.manifest)
+    doctor(copy.graph("draft"), lambda graph: graph.input.pop())
+    with pytest.raises(AssertionError):
+        assert_tensors(copy, "draft")
+
+
+def assert_tensors(made: Written, role: str) -> None:
     """The parser of TensorRT-RTX takes no plugins, so the graph file itself is compared."""
-    types = {1: "float32", 6: "int32", 7: "int64", 16: "bfloat16"}
-    for role in ("target", "draft"):
-        graph = onnx.load(str(plugin_graphs.graph(role)), load_external_data=False).graph
-        for direction, values in (("input", graph.input), ("output", graph.output)):
-            found = {(value.name, types[value.type.tensor_type.elem_type], tuple(_shape(value))) for value in values}
-            expected = expected_tensors(plugin_graphs.manifest, role)
-            assert found == {(t.name, t.dtype, t.shape) for t in expected if t.direction == direction}
+    types = {1: "float32", 6: "int32", 7: "int64", 10: "float16", 16: "bfloat16"}
+    graph = onnx.load(str(made.graph(role)), load_external_data=False).graph
+    for direction, values in (("input", graph.input), ("output", graph.output)):
+        found = {(value.name, types[value.type.tensor_type.elem_type], tuple(_shape(value))) for value in values}
+        expected = expected_tensors(made.manifest, role)
+        assert found == {(t.name, t.dtype, t.shape) for t in expected if t.direction == direction}
+    nodes = {node.op_type for node in graph.node if node.domain == "dspark"}
+    is_block = role == "draft" and made.manifest.draft is not None and made.manifest.draft.kind == "dspark"
+    # A model draft stops at its proposal: the runtime cuts off between its steps.
+    drafting = {"DSparkDraft", "DSparkCutoff"} if is_block else {"DSparkDraft"}
+    assert nodes == ({"DSparkAccept"} if role == "target" else drafting)
 
 
 def _shape(value: Any) -> list[int]:
