@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from tokenizers import Tokenizer
 
 from dspark_runtime.contract import names
 from dspark_runtime.contract.errors import CheckpointError, shown
-from dspark_trt.checkpoint.fields import Fields, parse_object, read_bytes, read_object
+from dspark_trt.checkpoint.fields import Fields, is_text, parse_object, read_bytes, read_object
 from dspark_trt.config import TargetConfig
 
 SPECIAL_ROLES = ("bos_token", "eos_token", "pad_token", "unk_token")
@@ -68,12 +68,12 @@ def make_assets(
 def _template(fields: Fields) -> str | None:
     """A string, or the one named `default` of a list of {name, template}."""
     value = fields.values.get("chat_template")
-    if value is None or isinstance(value, str):
-        return value
+    if value is None or is_text(value):
+        return cast("str | None", value)
     if isinstance(value, list):
-        named = {item.get("name"): item.get("template") for item in value if isinstance(item, dict)}
-        if isinstance(named.get("default"), str):
-            return str(named["default"])
+        named = [item.get("template") for item in value if isinstance(item, dict) and item.get("name") == "default"]
+        if named and is_text(named[-1]):
+            return str(named[-1])
         raise fields.wrong("chat_template", "a string, or a list with a template named 'default'")
     raise fields.wrong("chat_template", "a string")
 
@@ -84,8 +84,8 @@ def _special(fields: Fields) -> dict[str, str]:
         value = fields.values.get(role)
         if isinstance(value, dict):  # an AddedToken written out
             value = value.get("content")
-        if isinstance(value, str):
-            tokens[role] = value
+        if is_text(value):
+            tokens[role] = cast(str, value)
     return tokens
 
 

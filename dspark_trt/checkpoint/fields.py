@@ -62,6 +62,11 @@ def is_integer(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and -MAX_INTEGER < value < MAX_INTEGER
 
 
+def is_text(value: object) -> bool:
+    r"""Whether a JSON value is a text that UTF-8 can write; JSON's "\ud800" is none."""
+    return isinstance(value, str) and not any("\ud800" <= character <= "\udfff" for character in value)
+
+
 @dataclass(frozen=True, slots=True)
 class Fields:
     """Values by key, each read with its type; a key that is null counts as absent.
@@ -113,9 +118,9 @@ class Fields:
         value = self.values.get(key)
         if value is None and default is not None:
             return default
-        if not isinstance(value, str):
+        if not is_text(value):
             raise self.wrong(key, "a string")
-        return value
+        return cast(str, value)
 
     def integers(self, key: str) -> tuple[int, ...]:
         value = self.values.get(key)

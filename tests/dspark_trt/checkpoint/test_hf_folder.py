@@ -320,6 +320,12 @@ def test_target_tokenizer_problems_are_refused(tmp_path: Path) -> None:
     path.write_bytes(good)
     edit(tmp_path / "tokenizer_config.json", chat_template=[{"name": "x", "template": "y"}])
     assert "wanted a string, or a list with a template named 'default'" in refusal(tmp_path)
+    edit(tmp_path / "tokenizer_config.json", chat_template=[{"name": [], "template": "y"}])
+    assert "wanted a string, or a list with a template named 'default'" in refusal(tmp_path)
+    edit(tmp_path / "tokenizer_config.json", chat_template="\ud800")
+    assert r"chat_template is '\ud800', wanted a string" in refusal(tmp_path)
+    edit(tmp_path / "tokenizer_config.json", chat_template=None, pad_token="\ud800")
+    assert "pad_token" not in json.loads(load_target(tmp_path).assets["tokenizer_config.json"])
     edit(tmp_path / "tokenizer_config.json", chat_template=5)
     assert "chat_template is 5, wanted a string" in refusal(tmp_path)
 
