@@ -146,6 +146,10 @@ def main(argv: Sequence[str] | None = None, prog: str = "dspark-build") -> int:
     except BrokenPipeError:  # the bundle is written; who should read about it went away
         _forget_output()
         return 141
+    except MemoryError as error:
+        why = one_line(str(error)) or "the system gives no more"
+        print(f"{prog}: error: out of memory ({why}); free some, or build on a larger machine", file=sys.stderr)
+        return 2
     except OSError as error:  # a full disk behind stdout
         _forget_output()
         print(f"{prog}: error: {one_line(error.strerror or str(error))}; check names and room", file=sys.stderr)

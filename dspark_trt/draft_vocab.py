@@ -24,12 +24,11 @@ def read_sample(path: Path | None) -> str:
     """The UTF-8 text whose tokens are counted; None: the packaged one. Raises ConfigError."""
     source = SAMPLE if path is None else path
     try:
-        size = source.stat().st_size
-        if size > MAX_SAMPLE_BYTES:
-            raise ConfigError(
-                f"draft_vocab_text {source} is {size} bytes, wanted at most {MAX_SAMPLE_BYTES}; give a part of it"
-            )
-        return source.read_text(encoding="utf-8")
+        with source.open("rb") as file:  # may be a pipe or a device, whose size nobody knows
+            data = file.read(MAX_SAMPLE_BYTES + 1)
+        if len(data) > MAX_SAMPLE_BYTES:
+            raise ConfigError(f"draft_vocab_text {source} is longer than {MAX_SAMPLE_BYTES} bytes; give a part of it")
+        return data.decode("utf-8")
     except UnicodeDecodeError as error:
         raise ConfigError(f"draft_vocab_text {source} is not UTF-8 text ({error.reason} at {error.start})") from None
     except OSError as error:

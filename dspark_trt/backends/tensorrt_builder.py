@@ -83,10 +83,16 @@ def build_engine(trt: Any, job: EngineJob, progress: Progress) -> CompiledInfo:
         raise BuildError(f"{job.graph.name} cannot be compiled by {job.library} {trt.__version__}{log.last_error()}")
     seconds = time.perf_counter() - started
     del network, parser  # only now: the build reads the weights through them
-    with job.engine.open("wb") as file:
-        file.write(plan)
-    if job.inspect is not None:
-        job.inspect.write_text(describe_layers(trt, logger, plan, description, bool(gpus)), encoding="utf-8")
+    layers = describe_layers(trt, logger, plan, description, bool(gpus)) if job.inspect is not None else ""
+    try:
+        with job.engine.open("wb") as file:
+            file.write(plan)
+        if job.inspect is not None:
+            job.inspect.write_text(layers, encoding="utf-8")
+    except OSError as error:
+        raise BuildError(
+            f"{job.engine.name} cannot be written: {error.strerror}; free some space or give another folder"
+        ) from None
     gpu = gpus[0] if gpus and not job.compute_capabilities else None
     return CompiledInfo(
         library=job.library,

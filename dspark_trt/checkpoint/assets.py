@@ -34,7 +34,10 @@ def load_tokenizer(data: bytes, where: str) -> Tokenizer:
     """Raises CheckpointError when the tokenizers library cannot read it."""
     try:
         return Tokenizer.from_str(data.decode())
-    except Exception as error:  # the library raises bare Exception
+    except BaseException as error:
+        # The library raises bare Exception, and a panic of its own, which is none.
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
         raise CheckpointError(
             f"{where}: is not a tokenizer that the tokenizers library reads ({shown(str(error), 200)})"
         ) from None

@@ -247,6 +247,18 @@ def test_build_interrupted_from_the_keyboard_says_so_and_leaves_nothing(
     assert [path.name for path in tmp_path.iterdir()] == ["target"]
 
 
+def test_build_without_memory_is_one_line_and_leaves_nothing(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, target: Path, tmp_path: Path
+) -> None:
+    def allocate(*_: object) -> None:
+        raise MemoryError("Unable to allocate 3.64 TiB for an array")
+
+    monkeypatch.setattr("dspark_trt.build.write_graphs", allocate)
+    line = refusal(capsys, "--target", target, "--output", tmp_path / "b")
+    assert "out of memory (Unable to allocate 3.64 TiB for an array); free some" in line
+    assert [path.name for path in tmp_path.iterdir()] == ["target"]
+
+
 def test_build_names_the_program_that_was_called(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     arguments = ["--target", str(tmp_path / "x"), "--output", str(tmp_path / "b")]
     assert main(arguments, prog="build_engines.py") == 2

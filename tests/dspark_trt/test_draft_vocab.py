@@ -11,6 +11,7 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 
 from dspark_runtime.contract.errors import ConfigError
+from dspark_trt import draft_vocab
 from dspark_trt.draft_vocab import choose_draft_vocab, read_sample
 
 
@@ -49,3 +50,9 @@ def test_vocab_sample_that_is_no_text_is_refused(tmp_path: Path) -> None:
     (tmp_path / "sample").write_bytes(b"abc\xff\xfe")
     with pytest.raises(ConfigError, match=r"is not UTF-8 text \(invalid start byte at 3\)"):
         read_sample(tmp_path / "sample")
+
+
+def test_sample_without_an_end_is_refused_after_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(draft_vocab, "MAX_SAMPLE_BYTES", 1000)
+    with pytest.raises(ConfigError, match="draft_vocab_text /dev/zero is longer than 1000 bytes; give a part of it"):
+        read_sample(Path("/dev/zero"))

@@ -315,6 +315,10 @@ def test_target_tokenizer_problems_are_refused(tmp_path: Path) -> None:
     assert "tokenizer.json: is not valid JSON" in refusal(tmp_path)
     path.write_text('{"model": {"type": "Magic"}}')
     assert "is not a tokenizer that the tokenizers library reads" in refusal(tmp_path)
+    tokenizer = json.loads(good)
+    tokenizer["model"]["continuing_subword_prefix"] = "longer than the tokens"  # over which the library panics
+    path.write_text(json.dumps(tokenizer))
+    assert "is not a tokenizer that the tokenizers library reads" in refusal(tmp_path)
     path.unlink()
     assert "has no tokenizer.json; save the tokenizer in its fast form" in refusal(tmp_path)
     path.write_bytes(good)

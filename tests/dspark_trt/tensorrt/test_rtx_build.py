@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +125,26 @@ def test_command_line_builds_engines(tmp_path: Path, tiny_target: Path, capsys: 
     manifest = open_bundle(tmp_path / "b").manifest
     assert manifest.target.compiled is not None
     assert manifest.target.compiled.compute_capabilities == ("8.9", "12.0")
+
+
+FULL = """
+import resource, sys
+from dspark_trt.cli import main
+resource.setrlimit(resource.RLIMIT_FSIZE, (2_000_000, 2_000_000))
+sys.exit(main(["--target", sys.argv[1], "--output", sys.argv[2], "--backend", "tensorrt-rtx", "--max-seq-len", "32"]))
+"""
+
+
+def test_engine_that_finds_no_room_is_one_line_and_leaves_nothing(tmp_path: Path, tiny_target: Path) -> None:
+    """The graphs and weights of a tiny model fit, the engine does not."""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", FULL, str(tiny_target), str(tmp_path / "b")]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr == (
+        "dspark-build: error: target.engine cannot be written: File too large; free some space or give another folder\n"
+    )
+    assert list(tmp_path.iterdir()) == []
 
 
 # --- refusals --------------------------------------------------------------------------------
