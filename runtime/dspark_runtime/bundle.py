@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dspark_runtime.contract.errors import BundleError
+from dspark_runtime.contract.errors import BundleError, shown
 from dspark_runtime.contract.manifest import MAX_MANIFEST_BYTES, FileEntry, Manifest, parse_manifest
 from dspark_runtime.contract.names import GENERATION_CONFIG, MANIFEST, TOKENIZER, TOKENIZER_CONFIG
 
@@ -87,7 +87,9 @@ def _open(folder: Path, verify: bool) -> Bundle:
         raise BundleError(f"{path}: cannot be read ({error})") from None
     manifest = parse_manifest(text, str(path))
     if manifest.backend not in BACKENDS:
-        raise BundleError(f"{path}: built for backend '{manifest.backend}', this runtime knows {', '.join(BACKENDS)}")
+        raise BundleError(
+            f"{path}: built for backend {shown(manifest.backend)}, this runtime knows {', '.join(BACKENDS)}"
+        )
     if manifest.world_size != 1:
         raise BundleError(f"{path}: one of {manifest.world_size} parts, this runtime runs bundles of one part")
     for entry in manifest.files:

@@ -118,6 +118,14 @@ def edited(path: str, value: Any) -> str:
         ("limits.max_batch_size", 0, "max_batch_size is 0"),
         ("draft.block_size", 8, "block_size is 8, needs at most pass_size 7"),
         ("draft.mask_token_id", None, "mask_token_id is None"),
+        ("target.num_layers", 4097, "target num_layers is 4097, needs >= 1 and at most 4096"),
+        ("target.vocab_size", 2**31, "target vocab_size is 2147483648, needs >= 1 and at most 2147483647"),
+        ("target.min_rows", 2**40, "target min_rows is 1099511627776, needs >= 1 and at most 4096"),
+        ("limits.max_batch_size", 2**31, "limits max_batch_size is 2147483648, needs at most 2147483647"),
+        ("target.vocab_size", 10**400, "vocab_size: found 1000"),
+        ("draft.kind", "\x1b[2J", r"draft kind is '\x1b[2J', wanted dspark or model"),
+        ("\x1b" * 9999, 1, r"unknown keys '\x1b\x1b"),
+        ("files", [{"path": f"{i}/../\x1b", "size": 1, "sha256": "0" * 64} for i in range(99)], " and 97 more"),
         ("dialect", "latin", "dialect is 'latin', wanted trt or standard"),
         ("eos_token_ids", [1, "2"], "eos_token_ids[1]: found text, wanted an integer"),
     ],
@@ -127,6 +135,7 @@ def test_manifest_with_a_fault_is_refused_with_the_place(path: str, value: Any, 
         parse_manifest(edited(path, value), "folder/manifest.json")
     assert message in str(caught.value)
     assert str(caught.value).startswith("folder/manifest.json: ")
+    assert str(caught.value).isprintable() and len(str(caught.value)) < 600
 
 
 @pytest.mark.parametrize("text", ["", "{", "[" * 100_000, "nonsense"])

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NoReturn, TextIO
 
 import dspark_runtime
 from dspark_runtime.cli import generate, inspect
-from dspark_runtime.contract.errors import DsparkError
+from dspark_runtime.contract.errors import DsparkError, one_line
 
 if TYPE_CHECKING:
     from _typeshed import SupportsWrite
@@ -83,7 +83,7 @@ def _run(argv: Sequence[str] | None) -> int:
 
 def _failed(why: str) -> int:
     with contextlib.suppress(OSError):  # a stderr that takes nothing leaves the exit code
-        sys.stderr.write(f"dspark: error: {' '.join(why.split())}\n")
+        sys.stderr.write(f"dspark: error: {one_line(why)}\n")
         sys.stderr.flush()
     return 2
 

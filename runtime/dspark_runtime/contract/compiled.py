@@ -6,8 +6,11 @@ An optional part of the manifest (format 1.1): graphs that ONNX Runtime reads ha
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+
+from dspark_runtime.contract.errors import label, shown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,21 +90,21 @@ def cache_sizes(info: CompiledInfo, num_slots: int) -> dict[str, int]:
 def compiled_problems(where: str, info: CompiledInfo) -> Iterator[str]:
     """What contradicts itself in the description of one engine."""
     if info.library not in LIBRARIES:
-        yield f"{where} library is '{info.library}', wanted {' or '.join(LIBRARIES)}"
+        yield f"{where} library is {shown(info.library)}, wanted {' or '.join(LIBRARIES)}"
     if not info.compute_capabilities:
         yield f"{where} names no compute capability"
     for capability in info.compute_capabilities:
         if not re.fullmatch(r"[0-9]{1,2}\.[0-9]", capability):
-            yield f"{where} compute capability is '{capability}', wanted a form like 8.6"
+            yield f"{where} compute capability is {shown(capability)}, wanted a form like 8.6"
     if not info.profiles:
         yield f"{where} has no profile"
     for profile in info.profiles:
         for entry in profile.ranges:
             if not 0 <= entry.min <= entry.opt <= entry.max:
                 sizes = f"{entry.min}..{entry.opt}..{entry.max}"
-                yield f"{where} profile {profile.name} has {entry.axis} {sizes}, wanted them ascending"
+                yield f"{where} profile {label(profile.name)} has {label(entry.axis)} {sizes}, wanted them ascending"
         if profile.device_memory_bytes is not None and profile.device_memory_bytes < 0:
-            yield f"{where} profile {profile.name} needs {profile.device_memory_bytes} bytes, wanted >= 0"
+            yield f"{where} profile {label(profile.name)} needs {profile.device_memory_bytes} bytes, wanted >= 0"
     yield from _tensor_problems(where, info.tensors)
     for name in ("weights_bytes", "build_ms", "peak_memory_bytes"):
         if (getattr(info, name) or 0) < 0:
@@ -109,21 +112,22 @@ def compiled_problems(where: str, info: CompiledInfo) -> Iterator[str]:
 
 
 def _tensor_problems(where: str, tensors: tuple[TensorInfo, ...]) -> Iterator[str]:
-    names = [tensor.name for tensor in tensors]
-    for name in sorted({name for name in names if names.count(name) > 1}):
-        yield f"{where} tensor '{name}' is listed twice"
+    counts = Counter(tensor.name for tensor in tensors)
+    for name in sorted(name for name, count in counts.items() if count > 1):
+        yield f"{where} tensor {shown(name)} is listed twice"
     inputs = {tensor.name: tensor for tensor in tensors if tensor.direction == "input"}
     for tensor in tensors:
+        what = f"{where} tensor {shown(tensor.name)}"
         if tensor.direction not in ("input", "output"):
-            yield f"{where} tensor '{tensor.name}' is {tensor.direction}, wanted input or output"
+            yield f"{what} is {shown(tensor.direction)}, wanted input or output"
         if tensor.dtype not in DTYPE_BYTES:
-            yield f"{where} tensor '{tensor.name}' is of {tensor.dtype}, wanted one of {', '.join(DTYPE_BYTES)}"
+            yield f"{what} is of {shown(tensor.dtype)}, wanted one of {', '.join(DTYPE_BYTES)}"
         if len(tensor.axes) != len(tensor.shape) or any(length < -1 for length in tensor.shape):
-            yield f"{where} tensor '{tensor.name}' has shape {tensor.shape} and axes {tensor.axes}, which do not fit"
+            yield f"{what} has shape {shown(tensor.shape)} and axes {shown(tensor.axes)}, which do not fit"
         if tensor.alias is None:
             continue
         source = inputs.get(tensor.alias)
         if tensor.direction != "output" or source is None:
-            yield f"{where} tensor '{tensor.name}' is an alias of '{tensor.alias}', which is no input of an output"
+            yield f"{what} is an alias of {shown(tensor.alias)}, which is no input of an output"
         elif (source.dtype, source.shape) != (tensor.dtype, tensor.shape):
-            yield f"{where} tensor '{tensor.name}' differs in type or shape from its alias '{tensor.alias}'"
+            yield f"{what} differs in type or shape from its alias {shown(tensor.alias)}"

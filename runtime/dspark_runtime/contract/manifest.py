@@ -11,17 +11,23 @@ import json
 import re
 import types
 import typing
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from dspark_runtime.contract.compiled import CompiledInfo, compiled_problems
-from dspark_runtime.contract.errors import BundleError
+from dspark_runtime.contract.errors import BundleError, label, shown
 from dspark_runtime.contract.names import FORMAT_VERSION, HEAD_STORAGES
 
 T = TypeVar("T")
 
 MAX_MANIFEST_BYTES = 4 << 20
 """A manifest is a few KB; more than this is not one."""
+MAX_LAYERS = 4096
+MAX_SIZE = 2**31 - 1
+"""Of everything that counts rows, columns or tokens: what the graphs index with int32."""
+MAX_PROBLEMS = 4
+"""Named in a message; the others are counted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +149,8 @@ def parse_manifest(text: str, where: str) -> Manifest:
     manifest: Manifest = _convert(raw, Manifest, where, version[1] > FORMAT_VERSION[1])
     problems = _contradictions(manifest)
     if problems:
-        raise BundleError(f"{where}: " + "; ".join(problems))
+        more = f" and {len(problems) - MAX_PROBLEMS} more" if len(problems) > MAX_PROBLEMS else ""
+        raise BundleError(f"{where}: {'; '.join(problems[:MAX_PROBLEMS])}{more}")
     return manifest
 
 
@@ -188,6 +195,8 @@ def _convert(value: object, wanted: Any, where: str, lenient: bool) -> Any:
     # bool is an int in Python; `true` is not a size.
     if not isinstance(value, wanted) or (wanted is int and isinstance(value, bool)):
         raise BundleError(f"{where}: found {_kind(value)}, wanted {'an integer' if wanted is int else 'text'}")
+    if isinstance(value, int) and not -(2**63) < value < 2**63:
+        raise BundleError(f"{where}: found {shown(value)}, wanted an integer below 2**63")
     return value
 
 
@@ -196,7 +205,7 @@ def _convert_object(value: dict[str, object], wanted: type, where: str, lenient:
     fields = {entry.name: entry for entry in dataclasses.fields(wanted)}
     unknown = sorted(value.keys() - fields.keys())
     if unknown and not lenient:
-        raise BundleError(f"{where}: unknown keys {', '.join(unknown)}")
+        raise BundleError(f"{where}: unknown keys {', '.join(map(label, unknown[:MAX_PROBLEMS]))}")
     required = [
         name
         for name, entry in fields.items()
@@ -212,29 +221,35 @@ def _convert_object(value: dict[str, object], wanted: type, where: str, lenient:
 def path_problem(path: str) -> str | None:
     """Why `path` may not name a file of a bundle, or None where it may: relative, inside, portable."""
     if not path or "\0" in path:
-        return f"path {path!r} names no file"
+        return f"path {shown(path)} names no file"
     if path.startswith("/") or "\\" in path or re.match(r"[A-Za-z]:", path):
-        return f"path {path!r} is not relative, wanted one inside the bundle"
+        return f"path {shown(path)} is not relative, wanted one inside the bundle"
     if any(part in ("", ".", "..") for part in path.split("/")):
-        return f"path {path!r} leaves the bundle, wanted one inside it"
+        return f"path {shown(path)} leaves the bundle, wanted one inside it"
     return None
+
+
+_ENGINE_SIZES = {
+    "vocab_size": MAX_SIZE, "hidden_size": MAX_SIZE, "num_layers": MAX_LAYERS, "num_heads": MAX_SIZE,
+    "num_kv_heads": MAX_SIZE, "head_dim": MAX_SIZE, "min_rows": MAX_LAYERS,
+}  # fmt: skip
 
 
 def _contradictions(manifest: Manifest) -> list[str]:
     """What no single key can show: paths, ranges, and numbers that must fit each other."""
     problems = [problem for entry in manifest.files if (problem := path_problem(entry.path))]
     listed = [entry.path for entry in manifest.files]
-    problems += [f"file {path!r} is listed twice" for path in sorted({p for p in listed if listed.count(p) > 1})]
+    problems += [f"file {shown(path)} is listed twice" for path, n in sorted(Counter(listed).items()) if n > 1]
     for entry in manifest.files:
         if entry.size < 0 or not re.fullmatch(r"[0-9a-f]{64}", entry.sha256):
-            problems.append(f"file {entry.path!r} needs a size >= 0 and 64 hexadecimal digits of SHA-256")
+            problems.append(f"file {shown(entry.path)} needs a size >= 0 and 64 hexadecimal digits of SHA-256")
     for name, value, known in (
         ("dialect", manifest.dialect, ("trt", "standard")),
         ("query_form", manifest.query_form, ("packed", "padded")),
         ("operators", manifest.operators, ("graph", "host")),
     ):
         if value not in known:
-            problems.append(f"{name} is '{value}', wanted {' or '.join(known)}")
+            problems.append(f"{name} is {shown(value)}, wanted {' or '.join(known)}")
     engines = [("target", manifest.target)]
     if manifest.draft is not None:
         engines.append(("draft", manifest.draft.engine))
@@ -242,17 +257,23 @@ def _contradictions(manifest: Manifest) -> list[str]:
         if (problem := path_problem(engine.graph)) is not None:
             problems.append(problem)
         elif engine.graph not in listed:
-            problems.append(f"{name} graph '{engine.graph}' is not among the files")
+            problems.append(f"{name} graph {shown(engine.graph)} is not among the files")
         problems += [
             f"{name} {key} is {getattr(engine, key)}, needs >= 1"
-            for key in ("vocab_size", "hidden_size", "num_layers", "num_heads", "num_kv_heads", "head_dim", "min_rows")
-            if getattr(engine, key) < 1
+            + (f" and at most {most}" if getattr(engine, key) > most else "")
+            for key, most in _ENGINE_SIZES.items()
+            if not 1 <= getattr(engine, key) <= most
         ]
         if engine.compiled is not None:
             problems += compiled_problems(name, engine.compiled)
         elif manifest.backend.startswith("tensorrt"):
-            problems.append(f"{name} engine of backend '{manifest.backend}' lacks its description (compiled)")
+            problems.append(f"{name} engine of backend {shown(manifest.backend)} lacks its description (compiled)")
     limits = manifest.limits
+    problems += [
+        f"limits {key} is {getattr(limits, key)}, needs at most {MAX_SIZE}"
+        for key in ("max_batch_size", "max_seq_len", "cache_capacity")
+        if getattr(limits, key) > MAX_SIZE
+    ]
     if limits.max_batch_size < 1 or limits.max_seq_len < 2:
         problems.append(
             f"max_batch_size is {limits.max_batch_size} and max_seq_len {limits.max_seq_len}, need >= 1 and >= 2"
@@ -267,15 +288,15 @@ def _contradictions(manifest: Manifest) -> list[str]:
 def _draft_contradictions(manifest: Manifest, draft: DraftInfo) -> list[str]:
     problems = []
     if draft.kind not in ("dspark", "model"):
-        problems.append(f"draft kind is '{draft.kind}', wanted dspark or model")
+        problems.append(f"draft kind is {shown(draft.kind)}, wanted dspark or model")
     if draft.pass_size < 1 or draft.block_size < 1:
         problems.append(f"block_size is {draft.block_size} and pass_size {draft.pass_size}, need >= 1")
     if draft.kind == "dspark" and draft.block_size > draft.pass_size:
         problems.append(f"block_size is {draft.block_size}, needs at most pass_size {draft.pass_size}")
     if draft.signal not in ("head", "top1"):
-        problems.append(f"signal is '{draft.signal}', wanted head or top1")
+        problems.append(f"signal is {shown(draft.signal)}, wanted head or top1")
     if draft.head_storage not in HEAD_STORAGES:
-        problems.append(f"head_storage is '{draft.head_storage}', wanted {', '.join(HEAD_STORAGES)}")
+        problems.append(f"head_storage is {shown(draft.head_storage)}, wanted {', '.join(HEAD_STORAGES)}")
     if draft.draft_vocab < 1:
         problems.append(f"draft_vocab is {draft.draft_vocab}, needs >= 1")
     if draft.kind == "dspark" and (
