@@ -41,26 +41,31 @@ class RopeConfig:
     """Rotary position embedding. Frequencies follow transformers' `ROPE_INIT_FUNCTIONS`."""
 
     theta: float = 10_000.0
-    """Base of the frequencies, > 0."""
+    """Base of the frequencies, >= 1."""
     type: str = "default"
     """One of ROPE_TYPES."""
     factor: float = 1.0
     """linear and llama3: how much longer than the original context, >= 1."""
     low_freq_factor: float = 1.0
-    """llama3 only."""
+    """llama3 only, > 0."""
     high_freq_factor: float = 4.0
     """llama3 only, > low_freq_factor."""
     original_max_position_embeddings: int = 8192
-    """llama3 only, in tokens."""
+    """llama3 only, in tokens, >= 1."""
 
     def __post_init__(self) -> None:
         problems = []
-        if not self.theta > 0:
-            problems.append(f"rope theta is {self.theta}, needs > 0")
+        if not self.theta >= 1.0:
+            problems.append(f"rope theta is {self.theta}, needs >= 1")
         if self.type not in ROPE_TYPES:
             problems.append(f"rope type is {shown(self.type)}, supported are {', '.join(ROPE_TYPES)}")
         if not self.factor >= 1.0:
             problems.append(f"rope factor is {self.factor}, needs >= 1")
+        if self.type == "llama3" and not self.low_freq_factor > 0:
+            problems.append(f"low_freq_factor is {self.low_freq_factor}, needs > 0")
+        if self.type == "llama3" and self.original_max_position_embeddings < 1:
+            original = self.original_max_position_embeddings
+            problems.append(f"original_max_position_embeddings is {original}, needs >= 1")
         if self.type == "llama3" and not self.high_freq_factor > self.low_freq_factor:
             problems.append(
                 f"high_freq_factor is {self.high_freq_factor}, needs more than low_freq_factor {self.low_freq_factor}"
@@ -98,10 +103,12 @@ class DecoderConfig:
             f"{name} is {getattr(self, name)}, needs >= 1"
             for name in (
                 "vocab_size", "hidden_size", "intermediate_size", "num_layers",
-                "num_heads", "num_kv_heads", "head_dim", "max_position_embeddings",
+                "num_heads", "num_kv_heads", "head_dim",
             )
             if getattr(self, name) < 1
         ]  # fmt: skip
+        if self.max_position_embeddings < 2:  # a token of prompt, a token of output
+            problems.append(f"max_position_embeddings is {self.max_position_embeddings}, needs >= 2")
         if self.num_kv_heads >= 1 and self.num_heads % self.num_kv_heads:
             problems.append(f"num_heads is {self.num_heads}, needs a multiple of num_kv_heads {self.num_kv_heads}")
         if not 0.0 <= self.rms_norm_eps < 1.0:

@@ -219,6 +219,14 @@ def test_target_tokenizer_left_with_truncation_and_padding_neither_cuts_nor_fill
     assert ours.encode("the quick brown fox jumps").ids == wanted
 
 
+LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 1e4,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
 SLIDING = {"use_sliding_window": True, "sliding_window": 16}
 
 
@@ -248,6 +256,13 @@ SLIDING = {"use_sliding_window": True, "sliding_window": 16}
         ({"hidden_size": True}, "hidden_size is True, wanted an integer"),
         ({"vocab_size": ...}, "vocab_size is nothing, wanted an integer"),
         ({"rms_norm_eps": "tiny"}, "rms_norm_eps is 'tiny', wanted a finite number"),
+        ({"max_position_embeddings": 1}, "max_position_embeddings is 1, needs >= 2"),
+        ({"rope_parameters": {"rope_type": "default", "rope_theta": 0.5}}, "rope theta is 0.5, needs >= 1"),
+        ({"rope_parameters": LLAMA3 | {"low_freq_factor": 0}}, "low_freq_factor is 0.0, needs > 0"),
+        (
+            {"rope_parameters": LLAMA3 | {"original_max_position_embeddings": 0}},
+            "original_max_position_embeddings is 0, needs >= 1",
+        ),
         ({"rms_norm_eps": 10**400}, "rms_norm_eps is 1000"),
         ({"rms_norm_eps": -1.0}, "rms_norm_eps is -1.0, needs [0, 1)"),
         ({"hidden_size": 10**400}, "wanted an integer below 2**63"),
