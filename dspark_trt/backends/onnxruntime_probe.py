@@ -44,7 +44,7 @@ def dummy_inputs(session: ort.InferenceSession) -> dict[str, Array]:
     # A dspark draft runs whole blocks; two rows suit every other graph.
     is_block_graph = names.LOGIT_ROWS not in inputs
     rows = _block_rows(session) if is_block_graph else 2
-    sizes = {"B": 1, "R": 1, "B+1": 2, "R+1": 2, "N": 1, "T": rows, "Q": rows, "Rj": 0}
+    sizes = {"B": 1, "R": 1, "B+1": 2, "R+1": 2, "N": 1, "T": rows, "Q": rows, "Rj": 0, "Rc": 0, "E": 0, "M": 0}
     arrays: dict[str, Array] = {}
     for name, item in inputs.items():
         shape = tuple(sizes[size] if isinstance(size, str) else size for size in item.shape)
@@ -58,6 +58,9 @@ def dummy_inputs(session: ort.InferenceSession) -> dict[str, Array]:
         names.OUTPUT_ROWS: arange,
         names.ROW_OFFSETS: [0, 1],
         names.TOP_P: [1.0],
+        names.PENALTIES: [[1.0, 0.0, 0.0]],
+        names.MASK_ROWS: [-1],
+        names.NUM_LOGPROBS: [-1],
         # The one signal that every draft has, whatever its heads.
         names.CONFIDENCE_SIGNAL: [names.CONFIDENCE_SIGNALS["top1"]],
         names.CALIBRATION_TEMPERATURES: 1.0,

@@ -14,6 +14,8 @@ from dspark_runtime.contract.manifest import Manifest
 
 ROUNDS = "rounds"
 PREFILL = "prefill"
+RULES_A_REQUEST = 1024
+"""Most records of biases, stops and words that a request brings."""
 
 
 def make_profiles(manifest: Manifest, role: str, prefill_chunk: int) -> tuple[Profile, ...]:
@@ -46,7 +48,8 @@ def _of_inputs(manifest: Manifest, role: str, profiles: tuple[Profile, ...]) -> 
 def _profile(
     name: str, slots: int, *, tokens: tuple[int, int], queries: tuple[int, int], rows: tuple[int, int]
 ) -> Profile:
-    # Every slot may take part in a step as a request; R counts those that do, Rj those under rejection.
+    # Every slot may take part in a step as a request; R counts those that do, Rj is 0 or R where one of them uses
+    # rejection, Rc where one is relaxed.
     ranges = (
         _range("B", 1, slots),
         _range("B+1", 2, slots + 1),
@@ -55,7 +58,10 @@ def _profile(
         _range("R", 1, slots),
         _range("R+1", 2, slots + 1),
         _range("Rj", 0, slots),
+        _range("Rc", 0, slots),
         _range("N", *rows),
+        _range("E", 0, slots * RULES_A_REQUEST),
+        _range("M", 0, rows[1]),
     )
     return Profile(name=name, ranges=ranges, device_memory_bytes=None)
 

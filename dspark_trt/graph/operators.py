@@ -23,6 +23,7 @@ SAMPLING_DTYPES = {
     names.SAMPLE_INDEX: INT32,
     names.ANCHOR_POSITION: INT32,
 }
+LOGPROB_COLUMNS = names.MAX_LOGPROBS + 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,19 +135,56 @@ def cutoff_node(b: GraphBuilder, drafted: Drafted) -> None:
     b.output(confidences, names.CONFIDENCES)
 
 
-def accept_node(b: GraphBuilder, logits: Value, *, block_size: int, draft_vocab: int, d2t: Value | None) -> None:
-    """DSparkAccept over target logits [N, V]; block_size 0 stands for a target without a draft."""
+def accept_node(
+    b: GraphBuilder, logits: Value, *, block_size: int, draft_vocab: int, capacity: int, d2t: Value | None
+) -> None:
+    """DSparkAccept over target logits [N, V]; its outputs are graph outputs.
+
+    block_size 0 stands for a target without a draft; capacity: of the token history.
+    """
     offsets = b.input(names.ROW_OFFSETS, ("R+1",), INT32)
-    draft_tokens = draft_logits = None
+    draft_tokens = draft_logits = confidences = None
     if block_size:
         draft_tokens = b.input(names.DRAFT_TOKENS, ("R", block_size), INT32)
         draft_logits = b.input(names.DRAFT_LOGITS, ("Rj", block_size, draft_vocab), FLOAT)
-    accepted, tokens = b.nodes(
+        confidences = b.input(names.CONFIDENCES, ("Rc", block_size), FLOAT)
+    columns = block_size + 1
+    outputs = {
+        names.ACCEPTED: (("R",), INT32),
+        names.TOKENS: (("R", columns), INT32),
+        names.ROUND_ENDS: (("R",), INT32),
+        names.LOGPROBS: (("R", columns, LOGPROB_COLUMNS), FLOAT),
+        names.LOGPROB_IDS: (("R", columns, LOGPROB_COLUMNS), INT32),
+        names.LOGPROB_RANKS: (("R", columns), INT32),
+    }
+    values = b.nodes(
         "DSparkAccept",
-        (logits, offsets, draft_tokens, draft_logits, *sampling_inputs(b), d2t),
-        (Out("accept.accepted", ("R",), INT32), Out("accept.tokens", ("R", block_size + 1), INT32)),
+        (
+            logits, offsets, draft_tokens, draft_logits, *sampling_inputs(b),
+            *_accept_inputs(b, logits.shape[1], capacity), confidences, d2t,
+        ),
+        tuple(Out(f"accept.{name}", shape, dtype) for name, (shape, dtype) in outputs.items()),
         domain=names.OPERATOR_DOMAIN,
         block_size=block_size,
-    )
-    b.output(accepted, names.ACCEPTED)
-    b.output(tokens, names.TOKENS)
+    )  # fmt: skip
+    for name, value in zip(outputs, values, strict=True):
+        b.output(value, name)
+
+
+def _accept_inputs(b: GraphBuilder, vocab: int | str, capacity: int) -> list[Value]:
+    """What logits become before they are filtered, and what is reported: ACCEPT_INPUTS, in their order."""
+    assert isinstance(vocab, int)
+    shapes: dict[str, tuple[int | str, ...]] = {
+        names.PENALTIES: ("R", 3),
+        names.TOKEN_HISTORY: ("B", capacity),
+        names.SLOTS: ("R",),
+        names.PROMPT_LENGTHS: ("R",),
+        names.RULES: ("E", 3),
+        names.RULE_OFFSETS: ("R+1",),
+        names.TOKEN_MASKS: ("M", (vocab + 31) // 32),
+        names.MASK_ROWS: ("N",),
+        names.RELAXATION: ("R", 2),
+        names.NUM_LOGPROBS: ("R",),
+    }
+    floats = (names.PENALTIES, names.RELAXATION)
+    return [b.input(name, shapes[name], FLOAT if name in floats else INT32) for name in names.ACCEPT_INPUTS]

@@ -56,7 +56,14 @@ def write_target_graph(
             context_part(ctx, stack, draft)
         if options.operators == "graph":
             d2t = b.weight("d2t", draft.d2t) if draft is not None and draft.d2t is not None else None
-            accept_node(b, logits, block_size=proposals.block_size, draft_vocab=proposals.vocab_size, d2t=d2t)
+            accept_node(
+                b,
+                logits,
+                block_size=proposals.block_size,
+                draft_vocab=proposals.vocab_size,
+                capacity=options.cache_capacity,
+                d2t=d2t,
+            )
         b.save()
         return b.ref(stack.table.name)
 

@@ -192,12 +192,46 @@ nb::tuple cutoff(nb::object confidence_logits, nb::object cutoff_policy, nb::obj
   return nb::make_tuple(lengths.object, products.object, values.object);
 }
 
+/// The arrays of dspark_rules; None switches off what it serves.
+struct RuleArrays {
+  Array<float> penalties;
+  Array<int32_t> token_history;
+  Array<int32_t> slots;
+  Array<int32_t> prompt_lengths;
+  Array<int32_t> rules;
+  Array<int32_t> rule_offsets;
+  Array<int32_t> token_masks;
+  Array<int32_t> mask_rows;
+
+  dspark_rules params() const {
+    dspark_rules all{};
+    all.num_slots = token_history ? token_history.size(0) : 0;
+    all.history_capacity = token_history ? token_history.size(1) : 0;
+    all.num_rules = rules ? rules.size(0) : 0;
+    all.num_masks = token_masks ? token_masks.size(0) : 0;
+    all.penalties = penalties.data();
+    all.token_history = token_history.data();
+    all.slots = slots.data();
+    all.prompt_lengths = prompt_lengths.data();
+    all.rules = rules.data();
+    all.rule_offsets = rule_offsets.data();
+    all.token_masks = token_masks.data();
+    all.mask_rows = mask_rows.data();
+    return all;
+  }
+};
+
 nb::tuple accept(nb::object logits, nb::object row_offsets, nb::object temperature, nb::object top_k, nb::object top_p,
                  nb::object min_p, nb::object accept_mode, nb::object seed, nb::object sample_index,
-                 nb::object anchor_position, nb::object draft_tokens, nb::object draft_logits, nb::object d2t,
-                 nb::object accepted, nb::object tokens, bool parallel) {
+                 nb::object anchor_position, nb::object draft_tokens, nb::object draft_logits, nb::object penalties,
+                 nb::object token_history, nb::object slots, nb::object prompt_lengths, nb::object rules,
+                 nb::object rule_offsets, nb::object token_masks, nb::object mask_rows, nb::object relaxation,
+                 nb::object num_logprobs, nb::object confidences, nb::object d2t, nb::object accepted,
+                 nb::object tokens, nb::object round_ends, nb::object logprobs, nb::object logprob_ids,
+                 nb::object logprob_ranks, bool parallel) {
   constexpr const char* kName = "accept";
   const auto rows = input<float>({kName, "logits", "N, V"}, logits, {kAny, kAny});
+  const int64_t vocab = rows.size(1);
   const auto offsets = input<int32_t>({kName, "row_offsets", "R + 1"}, row_offsets, {kAny});
   if (offsets.size(0) < 1) refuse_array({kName, "row_offsets", "R + 1"}, "empty", "R + 1 entries");
   const int64_t requests = offsets.size(0) - 1;
@@ -215,12 +249,30 @@ nb::tuple accept(nb::object logits, nb::object row_offsets, nb::object temperatu
   const auto map = optional_input<int32_t>({kName, "d2t", "Vd"}, d2t, {draft_rows ? draft_vocab : kAny});
   const auto sampling = sampling_arrays(kName, requests, temperature, top_k, top_p, min_p, accept_mode, seed,
                                         sample_index, anchor_position);
+  const RuleArrays all{
+      optional_input<float>({kName, "penalties", "R, 3"}, penalties, {requests, 3}),
+      optional_input<int32_t>({kName, "token_history", "B, S"}, token_history, {kAny, kAny}),
+      optional_input<int32_t>({kName, "slots", "R"}, slots, {requests}),
+      optional_input<int32_t>({kName, "prompt_lengths", "R"}, prompt_lengths, {requests}),
+      optional_input<int32_t>({kName, "rules", "E, 3"}, rules, {kAny, 3}),
+      optional_input<int32_t>({kName, "rule_offsets", "R + 1"}, rule_offsets, {requests + 1}),
+      optional_input<int32_t>({kName, "token_masks", "M, ceil(V / 32)"}, token_masks, {kAny, (vocab + 31) / 32}),
+      optional_input<int32_t>({kName, "mask_rows", "N"}, mask_rows, {rows.size(0)})};
+  const auto bars = optional_input<float>({kName, "relaxation", "R, 2"}, relaxation, {requests, 2});
+  const auto wanted = optional_input<int32_t>({kName, "num_logprobs", "R"}, num_logprobs, {requests});
+  const auto sure = optional_input<float>({kName, "confidences", "R or 0, K"}, confidences, {kAny, block});
+  const bool confident = sure && sure.size(0) > 0;
+  if (confident && sure.size(0) != requests) {
+    refuse_array({kName, "confidences", ""}, std::to_string(sure.size(0)) + " rows",
+                 "0 or R = " + std::to_string(requests));
+  }
   const Output<int32_t> counts({kName, "accepted", "R"}, accepted, {requests});
   const Output<int32_t> kept({kName, "tokens", "R, K + 1"}, tokens, {requests, block + 1});
+  const Output<int32_t> ends({kName, "round_ends", "R"}, round_ends, {requests});
   dspark_accept_params params{};
   params.num_requests = requests;
   params.block_size = block;
-  params.vocab = rows.size(1);
+  params.vocab = vocab;
   params.draft_vocab = draft_vocab;
   params.num_rows = rows.size(0);
   params.logits = rows.data();
@@ -229,10 +281,44 @@ nb::tuple accept(nb::object logits, nb::object row_offsets, nb::object temperatu
   params.draft_logits = drafted ? draft_rows.data() : nullptr;
   params.d2t = map.data();
   params.sampling = sampling.params();
+  params.rules = all.params();
+  params.relaxation = bars.data();
+  params.confidences = confident ? sure.data() : nullptr;
+  params.num_logprobs = wanted.data();
   params.accepted = counts.data();
   params.tokens = kept.data();
+  params.round_ends = ends.data();
+  if (wanted) {
+    const Output<float> values({kName, "logprobs", "R, K + 1, 21"}, logprobs,
+                               {requests, block + 1, DSPARK_LOGPROB_COLUMNS});
+    const Output<int32_t> ids({kName, "logprob_ids", "R, K + 1, 21"}, logprob_ids,
+                              {requests, block + 1, DSPARK_LOGPROB_COLUMNS});
+    const Output<int32_t> ranks({kName, "logprob_ranks", "R, K + 1"}, logprob_ranks, {requests, block + 1});
+    params.logprobs = values.data();
+    params.logprob_ids = ids.data();
+    params.logprob_ranks = ranks.data();
+    logprobs = values.object;
+    logprob_ids = ids.object;
+    logprob_ranks = ranks.object;
+  }
   launch(dspark_accept, params, parallel);
-  return nb::make_tuple(counts.object, kept.object);
+  return nb::make_tuple(counts.object, kept.object, ends.object, logprobs, logprob_ids, logprob_ranks);
+}
+
+nb::tuple logprobs(nb::object logits, nb::object tokens, nb::object num_logprobs, nb::object logprobs,
+                   nb::object logprob_ids, nb::object logprob_ranks, bool parallel) {
+  constexpr const char* kName = "logprobs";
+  const auto rows = input<float>({kName, "logits", "N, V"}, logits, {kAny, kAny});
+  const int64_t count = rows.size(0);
+  const auto chosen = input<int32_t>({kName, "tokens", "N"}, tokens, {count});
+  const auto wanted = input<int32_t>({kName, "num_logprobs", "N"}, num_logprobs, {count});
+  const Output<float> values({kName, "logprobs", "N, 21"}, logprobs, {count, DSPARK_LOGPROB_COLUMNS});
+  const Output<int32_t> ids({kName, "logprob_ids", "N, 21"}, logprob_ids, {count, DSPARK_LOGPROB_COLUMNS});
+  const Output<int32_t> ranks({kName, "logprob_ranks", "N"}, logprob_ranks, {count});
+  const dspark_logprobs_params params{count,         rows.size(1),  rows.data(), chosen.data(),
+                                      wanted.data(), values.data(), ids.data(),  ranks.data()};
+  launch(dspark_logprobs, params, parallel);
+  return nb::make_tuple(values.object, ids.object, ranks.object);
 }
 
 void kv_update(nb::object cache, nb::object update, nb::object write_indices, nb::object update_lengths,
@@ -362,8 +448,15 @@ NB_MODULE(dspark_ops, module) {
              "parallel"_a = true);
   module.def("accept", &py::accept, kw_only(), "logits"_a, "row_offsets"_a, "temperature"_a, "top_k"_a, "top_p"_a,
              "min_p"_a, "accept_mode"_a, "seed"_a, "sample_index"_a, "anchor_position"_a,
-             "draft_tokens"_a.none() = none, "draft_logits"_a.none() = none, "d2t"_a.none() = none,
-             "accepted"_a.none() = none, "tokens"_a.none() = none, "parallel"_a = true);
+             "draft_tokens"_a.none() = none, "draft_logits"_a.none() = none, "penalties"_a.none() = none,
+             "token_history"_a.none() = none, "slots"_a.none() = none, "prompt_lengths"_a.none() = none,
+             "rules"_a.none() = none, "rule_offsets"_a.none() = none, "token_masks"_a.none() = none,
+             "mask_rows"_a.none() = none, "relaxation"_a.none() = none, "num_logprobs"_a.none() = none,
+             "confidences"_a.none() = none, "d2t"_a.none() = none, "accepted"_a.none() = none, "tokens"_a.none() = none,
+             "round_ends"_a.none() = none, "logprobs"_a.none() = none, "logprob_ids"_a.none() = none,
+             "logprob_ranks"_a.none() = none, "parallel"_a = true);
+  module.def("logprobs", &py::logprobs, kw_only(), "logits"_a, "tokens"_a, "num_logprobs"_a, "logprobs"_a.none() = none,
+             "logprob_ids"_a.none() = none, "logprob_ranks"_a.none() = none, "parallel"_a = true);
   module.def("kv_update", &py::kv_update, kw_only(), "cache"_a, "update"_a, "write_indices"_a,
              "update_lengths"_a.none() = none, "parallel"_a = true);
   module.def("attention", &py::attention, kw_only(), "query"_a, "key"_a, "value"_a, "kv_lengths"_a, "causal"_a,

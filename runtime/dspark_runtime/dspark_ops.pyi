@@ -98,17 +98,54 @@ def accept(
     anchor_position: _Int,
     draft_tokens: _Int | None = None,
     draft_logits: _Float | None = None,
+    penalties: _Float | None = None,
+    token_history: _Int | None = None,
+    slots: _Int | None = None,
+    prompt_lengths: _Int | None = None,
+    rules: _Int | None = None,
+    rule_offsets: _Int | None = None,
+    token_masks: _Int | None = None,
+    mask_rows: _Int | None = None,
+    relaxation: _Float | None = None,
+    num_logprobs: _Int | None = None,
+    confidences: _Float | None = None,
     d2t: _Int | None = None,
     accepted: _Int | None = None,
     tokens: _Int | None = None,
+    round_ends: _Int | None = None,
+    logprobs: _Float | None = None,
+    logprob_ids: _Int | None = None,
+    logprob_ranks: _Int | None = None,
     parallel: bool = True,
-) -> tuple[_Int, _Int]:
+) -> tuple[_Int, _Int, _Int, _Float | None, _Int | None, _Int | None]:
     """Which proposals the target keeps, and its own next token (DSparkAccept).
 
     logits [N, V], row_offsets [R + 1]: request r owns rows row_offsets[r] .. row_offsets[r + 1] - 1, one more than its
     verify length. draft_tokens [R, K] target ids; draft_logits [R, K, Vd] (0 rows: absent) where a request with
     proposals uses rejection. K is 0 without draft_tokens.
-    Returns accepted [R] and tokens [R, K + 1]: kept proposals, the target's token, then -1.
+    penalties [R, 3] to mask_rows [N] are the rules of dspark_ops.h (penalties, and words of several tokens, read
+    token_history [B, S], slots [R] and prompt_lengths [R]); relaxation [R, 2] where a request is relaxed or typical,
+    confidences [R, K] (0 rows: absent) where one with proposals is relaxed.
+    Returns accepted [R], tokens [R, K + 1] (kept proposals, the target's token, then -1; -1 as the target's token
+    where its row is faulty), round_ends [R] (ROUND_END_REASONS), and with num_logprobs [R] logprobs
+    [R, K + 1, 21], logprob_ids [R, K + 1, 21] and logprob_ranks [R, K + 1], else None for these three.
+    """
+
+def logprobs(
+    *,
+    logits: _Float,
+    tokens: _Int,
+    num_logprobs: _Int,
+    logprobs: _Float | None = None,
+    logprob_ids: _Int | None = None,
+    logprob_ranks: _Int | None = None,
+    parallel: bool = True,
+) -> tuple[_Float, _Int, _Int]:
+    """Log-probabilities of tokens [N] under logits [N, V], beside the num_logprobs [N] most probable ones.
+
+    Returns logprobs [N, 21] (the token's own, then the most probable, descending; 0 where there is none), their
+    ids [N, 21] (-1 where there is none) and the rank [N] of the token from 1. A row with token -1 or num_logprobs -1
+    holds nothing; one without a distribution gives NaN.
     """
 
 def kv_update(

@@ -14,6 +14,7 @@ import numpy as np
 
 from dspark_runtime.bundle import Bundle
 from dspark_runtime.contract import names
+from dspark_runtime.contract.errors import DsparkError
 from dspark_runtime.contract.graph_io import expected_tensors
 from dspark_runtime.contract.manifest import DraftInfo, Manifest
 from dspark_runtime.drafting.base import Drafter, Proposals
@@ -28,7 +29,7 @@ from dspark_runtime.sessions.machine import check_machine
 from dspark_runtime.sessions.onnxruntime import OnnxRuntimeSession
 from dspark_runtime.sessions.operators import HEAD_FILE, HostDraft, host_accept, operator_seconds, read_head
 from dspark_runtime.sessions.packing import Packer
-from dspark_runtime.sessions.sampling import SamplingInputs
+from dspark_runtime.sessions.sampling import RuleInputs, SamplingInputs
 from dspark_runtime.sessions.slices import SlotSlices
 
 log = logging.getLogger(__name__)
@@ -81,6 +82,7 @@ class BundleExecutor:
         self._slices = SlotSlices(target, self.caches, prefill_packer)
         self._sampling = SamplingInputs(target)
         self._prefill_sampling = SamplingInputs(target)
+        self._rules = RuleInputs(target, limits.cache_capacity, manifest.target.vocab_size)
         self._min_rows = manifest.target.min_rows
         make = target.tensor
         self._logit_rows = Buffer(np.int32, make)
@@ -139,6 +141,7 @@ class BundleExecutor:
         inputs |= self._prefill_sampling.fill((plan.sampling,), np.array([plan.prompt_length - 1], np.int32))
         rows, offsets = np.array([count - 1], np.int32), np.array([0, 1], np.int32)
         _, tokens = self._target(binding, inputs, rows, offsets, None, nullcontext())
+        _refuse_faults(np.zeros(1, np.int32), tokens)
         self._protect(plan.slot, plan.start + count)
         draft_length = self._drafter.prefill(plan) if self._drafter is not None else 0
         return StepResult(
@@ -165,6 +168,7 @@ class BundleExecutor:
         rows = np.arange(len(token_ids), dtype=np.int32)
         timer = self._profiler.target_session()
         accepted, tokens = self._target(self._binding, inputs, rows, row_offsets, proposals, timer)
+        _refuse_faults(accepted, tokens)
         if self._override is not None:
             accepted, tokens = _force(self._override(plan, verify, accepted), accepted, tokens, block)
         self._protect(slots, lengths + counts)
@@ -194,6 +198,8 @@ class BundleExecutor:
         logit_rows.array[len(rows) :] = rows[-1]
         offsets = inputs[names.ROW_OFFSETS] = self._row_offsets.view(num_requests + 1)
         offsets.array[:] = row_offsets
+        num_slots = len(inputs[names.WRITE_INDICES].array)
+        inputs |= self._rules.fill(num_requests, num_rows, num_slots, self.block_size)
         draft = self._manifest.draft
         if draft is not None:
             inputs[names.DRAFT_TOKENS] = (
@@ -226,6 +232,13 @@ class BundleExecutor:
         self._packer.protect(slots, rows)
         if self._context_packer is not None:
             self._context_packer.protect(slots, rows)
+
+
+def _refuse_faults(accepted: IntArray, tokens: IntArray) -> None:
+    """DsparkError where the target's logits gave a request no token of its own."""
+    faulty = np.flatnonzero(tokens[np.arange(len(accepted)), accepted] < 0)
+    if len(faulty):
+        raise DsparkError(f"the target's logits of request {faulty[0]} of the step are not finite")
 
 
 def _draft_lengths(plan: RoundPlan) -> tuple[int, ...]:

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dspark_runtime import dspark_ops
+from dspark_runtime.contract import names
 from tests.plugins.sampling import CLOSE, FILTERS, arrays
 from tests.reference.accept import accept
 from tests.reference.filters import Sampling, filtered
@@ -50,7 +51,8 @@ class Step:
                 self.draft_logits[r, k] = row[columns] + near * self.draft_logits[r, k]
                 self.draft_tokens[r, k] = columns[int(np.argmax(self.draft_logits[r, k]))]
 
-    def run(self, requests: list[Sampling], **change: object) -> tuple[np.ndarray, np.ndarray]:
+    def run(self, requests: list[Sampling], **change: object) -> tuple[np.ndarray, ...]:
+        """accepted [R], tokens [R, K + 1] and round_ends [R]."""
         arguments = {
             "logits": self.logits,
             "row_offsets": self.row_offsets,
@@ -59,15 +61,21 @@ class Step:
             "d2t": self.d2t,
             **arrays(requests),
         }
-        return dspark_ops.accept(**{**arguments, **change})
+        return dspark_ops.accept(**{**arguments, **change})[:3]
 
     def check(self, requests: list[Sampling]) -> None:
-        accepted, tokens = self.run(requests)
+        accepted, tokens, _ = self.run(requests)
         for r, sampling in enumerate(requests):
             rows = self.logits[self.row_offsets[r] : self.row_offsets[r + 1]]
             want = accept(rows, self.draft_tokens[r], self.draft_logits[r], sampling, self.d2t)
             padded = want.tokens + [-1] * (self.block + 1 - len(want.tokens))
             assert (int(accepted[r]), tokens[r].tolist()) == (want.accepted, padded) or want.margin < CLOSE
+
+
+def draft(**arguments: object) -> tuple[np.ndarray, ...]:
+    """DSparkDraft with the top1 signal: draft_tokens, confidence_logits, draft_logits, entropies."""
+    signals = np.full(len(arguments["anchor_tokens"]), names.CONFIDENCE_SIGNALS["top1"], np.int32)  # type: ignore[arg-type]
+    return dspark_ops.draft(confidence_signal=signals, **arguments)
 
 
 def requests_of(mode: int, count: int, **options: object) -> list[Sampling]:
@@ -121,7 +129,7 @@ def test_accept_greedy_keeps_the_matching_prefix_then_the_targets_token():
         ([3, 5, 8], 2, [3, 5, 7, -1]),
         ([4, 5, 7], 0, [3, -1, -1, -1]),
     ):
-        accepted, got = dspark_ops.accept(
+        accepted, got, *_ = dspark_ops.accept(
             logits=logits,
             row_offsets=np.array([0, 4], np.int32),
             draft_tokens=np.array([proposals], np.int32),
@@ -133,7 +141,7 @@ def test_accept_greedy_keeps_the_matching_prefix_then_the_targets_token():
 def test_accept_greedy_tie_takes_the_lowest_id():
     logits = np.zeros((1, 5000), np.float32)
     logits[0, [1023, 1024, 4999]] = 2.0
-    _, tokens = dspark_ops.accept(
+    _, tokens, *_ = dspark_ops.accept(
         logits=logits, row_offsets=np.array([0, 1], np.int32), **arrays([Sampling(accept_mode=0)])
     )
     assert tokens.tolist() == [[1023]]
@@ -141,7 +149,9 @@ def test_accept_greedy_tie_takes_the_lowest_id():
 
 def test_accept_without_a_draft_gives_one_token_per_request():
     step = Step([0, 0, 0], 0, 50)
-    accepted, tokens = dspark_ops.accept(logits=step.logits, row_offsets=step.row_offsets, **arrays(requests_of(1, 3)))
+    accepted, tokens, *_ = dspark_ops.accept(
+        logits=step.logits, row_offsets=step.row_offsets, **arrays(requests_of(1, 3))
+    )
     assert accepted.tolist() == [0, 0, 0] and tokens.shape == (3, 1)
 
 
@@ -170,13 +180,13 @@ def test_accept_results_do_not_depend_on_threads_or_neighbours(mode):
     lengths = [3, 0, 2, 1, 3, 3]
     step = Step(lengths, 3, 700, draft_vocab=400)
     requests = requests_of(mode, len(lengths))
-    accepted, tokens = step.run(requests)
-    serial_accepted, serial_tokens = step.run(requests, parallel=False)
+    accepted, tokens, _ = step.run(requests)
+    serial_accepted, serial_tokens, _ = step.run(requests, parallel=False)
     np.testing.assert_array_equal(accepted, serial_accepted)
     np.testing.assert_array_equal(tokens, serial_tokens)
     for r in range(len(lengths)):
         rows = np.ascontiguousarray(step.logits[step.row_offsets[r] : step.row_offsets[r + 1]])
-        one_accepted, one_tokens = dspark_ops.accept(
+        one_accepted, one_tokens, *_ = dspark_ops.accept(
             logits=rows,
             row_offsets=np.array([0, len(rows)], np.int32),
             draft_tokens=step.draft_tokens[r : r + 1],
@@ -197,10 +207,10 @@ def test_accept_coupled_emits_what_the_target_alone_would_have_sampled(options):
     for seed, near in product(range(5), (0.0, 0.3, 5.0)):
         step = Step([4], 4, 60, seed=seed, near=near)
         sampling = Sampling(accept_mode=2, seed=seed * 11, anchor_position=40, **options)
-        accepted, tokens = step.run([sampling])
+        accepted, tokens, _ = step.run([sampling])
         for k in range(int(accepted[0]) + 1):
             alone = Sampling(accept_mode=2, seed=seed * 11, anchor_position=40 + k, **options)
-            _, pick = dspark_ops.accept(
+            _, pick, *_ = dspark_ops.accept(
                 logits=step.logits[k : k + 1], row_offsets=np.array([0, 1], np.int32), **arrays([alone])
             )
             assert pick[0, 0] == tokens[0, k]
@@ -213,9 +223,9 @@ def test_accept_coupled_draft_equal_to_the_target_is_kept_whole():
         for seed in range(10):
             rows = (rng.normal(size=(1, 4, 90)) * 2).astype(np.float32)
             sampling = arrays([Sampling(accept_mode=2, seed=seed, anchor_position=seed * 7, **options)])
-            proposals, _, _ = dspark_ops.draft(base_logits=rows, anchor_tokens=np.zeros(1, np.int32), **sampling)
+            proposals, _, _, _ = draft(base_logits=rows, anchor_tokens=np.zeros(1, np.int32), **sampling)
             logits = np.concatenate([rows[0], rows[0, :1]])
-            accepted, _ = dspark_ops.accept(
+            accepted, _, *_ = dspark_ops.accept(
                 logits=logits, row_offsets=np.array([0, 5], np.int32), draft_tokens=proposals, **sampling
             )
             assert accepted.tolist() == [4]
@@ -229,11 +239,11 @@ def test_accept_rejection_draft_equal_to_the_target_is_kept_whole():
     for options in FILTERS.values():
         rows = (rng.normal(size=(20, 4, 90)) * 2).astype(np.float32)
         sampling = arrays([Sampling(accept_mode=1, seed=seed, anchor_position=seed, **options) for seed in range(20)])
-        proposals, _, kept = dspark_ops.draft(
+        proposals, _, kept, _ = draft(
             base_logits=rows, anchor_tokens=np.zeros(20, np.int32), want_draft_logits=True, **sampling
         )
         logits = np.concatenate([rows, rows[:, :1]], axis=1).reshape(-1, 90)
-        accepted, _ = dspark_ops.accept(
+        accepted, _, *_ = dspark_ops.accept(
             logits=logits,
             row_offsets=np.arange(0, 101, 5, dtype=np.int32),
             draft_tokens=proposals,
@@ -248,7 +258,7 @@ def test_accept_rejection_proposal_that_the_target_filters_out_is_always_rejecte
     logits[0] = [3.0, 2.0, -5.0, -np.inf]
     draft = np.zeros((1, 1, 4), np.float32)
     for seed, proposal in product(range(50), (2, 3)):
-        accepted, tokens = dspark_ops.accept(
+        accepted, tokens, *_ = dspark_ops.accept(
             logits=logits,
             row_offsets=np.array([0, 2], np.int32),
             draft_tokens=np.array([[proposal]], np.int32),
@@ -264,7 +274,7 @@ def test_accept_rejection_without_residual_mass_draws_from_the_target():
     draft = np.array([[[0.0, 0.0, -np.inf]]], np.float32)
     seen = set()
     for seed in range(60):
-        accepted, tokens = dspark_ops.accept(
+        accepted, tokens, *_ = dspark_ops.accept(
             logits=logits,
             row_offsets=np.array([0, 2], np.int32),
             draft_tokens=np.array([[2]], np.int32),
@@ -305,7 +315,7 @@ class Chain:
         """One round from anchor 0 for each of ROUNDS requests; `shift` misplaces the draft's logits by rows."""
         count = self.ROUNDS
         # The vanilla head with W1 = identity makes the draft operator walk this very chain.
-        proposals, _, kept = dspark_ops.draft(
+        proposals, _, kept, _ = draft(
             base_logits=np.zeros((count, self.BLOCK, self.VOCAB), np.float32),
             anchor_tokens=np.zeros(count, np.int32),
             markov_w1=np.eye(self.VOCAB, dtype=np.float32),
@@ -321,7 +331,7 @@ class Chain:
             draft_tokens=proposals,
             draft_logits=np.ascontiguousarray(np.roll(kept, shift, axis=1)),
             **sampling,
-        )
+        )[:2]
 
     def sampling(self, mode: int, **options: float) -> tuple[Sampling, dict[str, np.ndarray]]:
         one = Sampling(accept_mode=mode, **options)  # type: ignore[arg-type]
@@ -379,32 +389,48 @@ def test_accept_rejection_with_draft_rows_shifted_by_one_fails_the_same_check():
 
 
 @pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
-@pytest.mark.parametrize(
-    ("value", "words"), [(np.nan, "hold NaN"), (np.inf, r"hold \+inf"), (-np.inf, "have no finite value")]
-)
-def test_accept_unusable_row_is_named_by_request_and_row(mode, value, words):
-    step = Step([0, 1], 2, 300)
-    step.logits[1, slice(None) if value == -np.inf else 77] = value
-    with pytest.raises(ValueError, match=f"logits of request 1, row 0 {words}, wanted finite numbers"):
-        step.run(requests_of(mode, 2))
+@pytest.mark.parametrize(("value", "end"), [(np.nan, "nan"), (np.inf, "infinite"), (-np.inf, "impossible")])
+def test_accept_faulty_row_ends_the_round_of_its_request_alone(mode, value, end):
+    step = Step([2, 1, 2], 2, 300, near=0.0)
+    before = step.run(requests_of(mode, 3))
+    step.logits[step.row_offsets[1], slice(None) if value == -np.inf else 77] = value
+    accepted, tokens, ends = step.run(requests_of(mode, 3))
+    assert (accepted[1], ends[1]) == (0, names.ROUND_END_REASONS[end])
+    assert tokens[1].tolist() == [-1, -1, -1]
+    for got, wanted in zip((accepted, tokens, ends), before, strict=True):
+        np.testing.assert_array_equal(got[[0, 2]], wanted[[0, 2]])
 
 
 @pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
-def test_accept_unusable_row_after_the_first_rejection_is_no_fault(mode):
+def test_accept_proposals_kept_before_a_faulty_row_stay_kept(mode):
+    step = Step([2], 2, 300)
+    step.logits[:] = -50.0
+    step.logits[[0, 1], [8, 9]] = 50.0
+    step.draft_logits[0] = step.logits[:2]
+    step.draft_tokens[0] = [8, 9]
+    step.logits[2, 5] = np.nan
+    accepted, tokens, ends = step.run(requests_of(mode, 1))
+    assert (accepted[0], tokens[0].tolist(), ends[0]) == (2, [8, 9, -1], names.ROUND_END_REASONS["nan"])
+
+
+@pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
+def test_accept_faulty_row_after_the_first_refusal_is_no_fault(mode):
     step = Step([2], 2, 300)
     step.logits[0] = -50.0
     step.logits[0, 8] = 50.0
     step.draft_tokens[0, 0] = 9
     step.logits[1:] = np.nan
-    accepted, tokens = step.run(requests_of(mode, 1))
-    assert accepted.tolist() == [0] and tokens.tolist() == [[8, -1, -1]]
+    accepted, tokens, ends = step.run(requests_of(mode, 1))
+    assert (accepted[0], tokens[0].tolist()) == (0, [8, -1, -1])
+    assert ends[0] == names.ROUND_END_REASONS["rejected"]
 
 
-def test_accept_unusable_draft_row_is_named():
-    step = Step([2], 2, 300, near=0.0)
+def test_accept_faulty_draft_row_ends_the_round_of_its_request_alone():
+    step = Step([2, 0], 2, 300, near=0.0)
     step.draft_logits[0, 0, 5] = np.nan
-    with pytest.raises(ValueError, match="draft_logits of request 0, row 0 hold NaN"):
-        step.run(requests_of(1, 1))
+    accepted, tokens, ends = step.run(requests_of(1, 2))
+    assert accepted[0] == 0 and (tokens[0] == -1).all() and ends[0] == names.ROUND_END_REASONS["nan"]
+    assert tokens[1, 0] >= 0 and ends[1] == names.ROUND_END_REASONS["bonus"]
 
 
 def bad_cases():
@@ -453,7 +479,7 @@ def test_accept_outputs_passed_in_are_written_in_place():
 
 
 def test_accept_without_requests_returns_empty_arrays():
-    accepted, tokens = dspark_ops.accept(
+    accepted, tokens, *_ = dspark_ops.accept(
         logits=np.zeros((0, 9), np.float32),
         row_offsets=np.zeros(1, np.int32),
         draft_tokens=np.zeros((0, 4), np.int32),

@@ -442,7 +442,7 @@ def bad_cases():
         "top_p": ({"top_p": f(0, 1)}, r"top_p\[0\] is 0, wanted \(0, 1\]"),
         "top_p_high": ({"top_p": f(1, 1.5)}, r"top_p\[1\] is 1.5"),
         "min_p": ({"min_p": f(0, 2)}, r"min_p\[1\] is 2, wanted \[0, 1\]"),
-        "accept_mode": ({"accept_mode": i(0, 3)}, r"accept_mode\[1\] is 3, wanted 0 \(greedy\)"),
+        "accept_mode": ({"accept_mode": i(0, 5)}, r"accept_mode\[1\] is 5, wanted 0 \(greedy\)"),
         "head_type": ({"head_type": 4}, "head_type is 4, wanted 0"),
         "signal": ({"confidence_signal": i(1, 7)}, r"confidence_signal\[1\] is 7, wanted 0 \(head\), 1 \(top1\), 2"),
         "signal_negative": ({"confidence_signal": i(-1, 1)}, r"confidence_signal\[0\] is -1"),

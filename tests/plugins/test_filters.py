@@ -16,7 +16,7 @@ OFFSETS = np.array([0, 1], np.int32)
 
 
 def drawn(logits: np.ndarray, sampling: Sampling) -> int:
-    _, tokens = dspark_ops.accept(logits=logits[None], row_offsets=OFFSETS, **arrays([sampling]))
+    _, tokens, *_ = dspark_ops.accept(logits=logits[None], row_offsets=OFFSETS, **arrays([sampling]))
     return int(tokens[0, 0])
 
 
@@ -33,7 +33,7 @@ def support(logits: np.ndarray, **options: float) -> set[int]:
     """Every token that 400 draws produced."""
     requests = [Sampling(accept_mode=2, seed=seed, **options) for seed in range(400)]  # type: ignore[arg-type]
     rows = np.repeat(logits[None].astype(np.float32), len(requests), axis=0)
-    _, tokens = dspark_ops.accept(
+    _, tokens, *_ = dspark_ops.accept(
         logits=rows, row_offsets=np.arange(len(requests) + 1, dtype=np.int32), **arrays(requests)
     )
     return set(tokens[:, 0].tolist())

@@ -333,20 +333,32 @@ def test_cutoff_node_equals_binding(whole: bool) -> None:
         np.testing.assert_array_equal(output, wanted)
 
 
+ACCEPT_OUTPUTS = {
+    names.ACCEPTED: (np.int32, 1),
+    names.TOKENS: (np.int32, 2),
+    names.ROUND_ENDS: (np.int32, 1),
+    names.LOGPROBS: (np.float32, 3),
+    names.LOGPROB_IDS: (np.int32, 3),
+    names.LOGPROB_RANKS: (np.int32, 2),
+}
+
+
 def accept_session(feeds: Arrays, block_size: int) -> ort.InferenceSession:
-    inputs = [names.LOGITS, names.ROW_OFFSETS, names.DRAFT_TOKENS, names.DRAFT_LOGITS, *names.SAMPLING_INPUTS, "d2t"]
+    inputs = [
+        names.LOGITS, names.ROW_OFFSETS, names.DRAFT_TOKENS, names.DRAFT_LOGITS, *names.SAMPLING_INPUTS,
+        *names.ACCEPT_INPUTS, names.CONFIDENCES, "d2t",
+    ]  # fmt: skip
     node = helper.make_node(
         "DSparkAccept",
         [name if name in feeds else "" for name in inputs],
-        [names.ACCEPTED, names.TOKENS],
+        list(ACCEPT_OUTPUTS),
         domain=names.OPERATOR_DOMAIN,
         block_size=block_size,
     )
-    outputs = {names.ACCEPTED: (np.int32, 1), names.TOKENS: (np.int32, 2)}
-    return open_session(make_model([node], feeds, outputs))
+    return open_session(make_model([node], feeds, ACCEPT_OUTPUTS))
 
 
-@pytest.mark.parametrize("mode", ["greedy", "rejection", "coupled"])
+@pytest.mark.parametrize("mode", names.ACCEPT_MODES)
 def test_accept_node_equals_binding(mode: str) -> None:
     feeds = {
         names.LOGITS: floats((6, 9), 1),
@@ -354,19 +366,32 @@ def test_accept_node_equals_binding(mode: str) -> None:
         names.DRAFT_TOKENS: ints(1, 2, 3, 4, 5, 6).reshape(2, 3),
         names.DRAFT_LOGITS: floats((2 if mode == "rejection" else 0, 3, 9), 2),
         **sampling([mode, mode], [0.0 if mode == "greedy" else 1.1] * 2),
+        names.PENALTIES: np.array([[1, 0, 0], [1.4, 0.2, 0.1]], np.float32),
+        names.TOKEN_HISTORY: np.arange(60, dtype=np.int32).reshape(4, 15) % 9,
+        names.SLOTS: ints(3, 1),
+        names.PROMPT_LENGTHS: ints(2, 4),
+        names.RULES: ints(0, 3, -8388608, 1, 4, 99).reshape(2, 3),
+        names.RULE_OFFSETS: ints(0, 2, 2),
+        names.TOKEN_MASKS: ints(0b101111111, 0b111111110).reshape(2, 1),
+        names.MASK_ROWS: ints(-1, 0, -1, 1, 1, -1),
+        names.RELAXATION: np.array([[0.05, 0.3], [0.1, 0.6]], np.float32),
+        names.NUM_LOGPROBS: ints(-1, 5),
+        names.CONFIDENCES: floats((2 if mode == "relaxed" else 0, 3), 3),
     }
-    accepted, tokens = accept_session(feeds, 3).run(None, feeds)
+    outputs = accept_session(feeds, 3).run(None, feeds)
     wanted = dspark_ops.accept(**{name: array for name, array in feeds.items() if array.size})
-    np.testing.assert_array_equal(accepted, wanted[0])
-    np.testing.assert_array_equal(tokens, wanted[1])
-    assert tokens.shape == (2, 4)
+    for output, expected in zip(outputs, wanted, strict=True):
+        np.testing.assert_array_equal(output, expected)
+    assert [output.shape for output in outputs] == [(2,), (2, 4), (2,), (2, 4, 21), (2, 4, 21), (2, 4)]
 
 
 def test_accept_node_without_a_draft_gives_one_token_per_request() -> None:
     feeds = {names.LOGITS: floats((2, 9), 1), names.ROW_OFFSETS: ints(0, 1, 2), **sampling(["greedy"] * 2, [0.0] * 2)}
-    accepted, tokens = accept_session(feeds, 0).run(None, feeds)
+    accepted, tokens, ends, logprobs, ids, ranks = accept_session(feeds, 0).run(None, feeds)
     np.testing.assert_array_equal(accepted, [0, 0])
     np.testing.assert_array_equal(tokens, feeds[names.LOGITS].argmax(1)[:, None])
+    np.testing.assert_array_equal(ends, [names.ROUND_END_REASONS["bonus"]] * 2)
+    assert not logprobs.any() and (ids == -1).all() and not ranks.any(), "nobody asked for log-probabilities"
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from dspark_runtime.contract.errors import BundleError
 
 
 def test_library_path_is_a_library_with_the_expected_abi() -> None:
-    assert ctypes.CDLL(str(oplib.library_path())).dspark_abi_version() == 1
+    assert ctypes.CDLL(str(oplib.library_path())).dspark_abi_version() == 2
 
 
 def test_library_path_without_a_compiled_part_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:

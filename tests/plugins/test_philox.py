@@ -41,6 +41,6 @@ def test_operator_draw_from_a_flat_row_takes_the_largest_reference_noise(seed, v
     for position in (0, 7, 2**20, 2**31 - 2):
         logits = np.zeros((1, vocab), np.float32)
         sampling = same(accept_mode=2, seed=seed, sample_index=position % 5, anchor_position=position)
-        _, tokens = dspark_ops.accept(logits=logits, row_offsets=np.array([0, 1], np.int32), **sampling)
+        _, tokens, *_ = dspark_ops.accept(logits=logits, row_offsets=np.array([0, 1], np.int32), **sampling)
         noise = philox.gumbel(seed, position + 1, philox.COUPLED, 0, position % 5, np.arange(vocab))
         assert tokens[0, 0] == int(np.argmax(noise))

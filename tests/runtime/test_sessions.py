@@ -56,7 +56,7 @@ def test_step_that_an_operator_refuses_is_an_error_and_frees_the_slots(bundle: G
         wanted = llm.generate([[5, 6]], GREEDY)[0].token_ids
         for array in llm.executor.caches.values():
             array[:] = np.nan
-        with pytest.raises(DsparkError, match=r"target\.onnx: the engine refused a step: .*"):
+        with pytest.raises(DsparkError, match="logits of request 0 of the step are not finite"):
             # Only rows of the own prompt are read: break one of them under way.
             stream = llm.stream([5, 6, 7, 8], GREEDY)
             for _ in stream:

@@ -51,7 +51,13 @@ typedef enum dspark_op {
 } dspark_op;
 DSPARK_API uint64_t dspark_op_nanoseconds(dspark_op op);
 
-typedef enum dspark_accept_mode { DSPARK_GREEDY = 0, DSPARK_REJECTION = 1, DSPARK_COUPLED = 2 } dspark_accept_mode;
+typedef enum dspark_accept_mode {
+  DSPARK_GREEDY = 0,
+  DSPARK_REJECTION = 1,
+  DSPARK_COUPLED = 2,
+  DSPARK_RELAXED = 3, /* not lossless, as is typical */
+  DSPARK_TYPICAL = 4
+} dspark_accept_mode;
 typedef enum dspark_head_type {
   DSPARK_HEAD_NONE = 0,
   DSPARK_HEAD_VANILLA = 1,
@@ -90,7 +96,7 @@ typedef enum dspark_head_storage {
 
 /// Sampling parameters of the R requests of a step; every pointer is [R].
 typedef struct dspark_sampling {
-  const float* temperature;       /* < 1e-5: greedy, whatever accept_mode says */
+  const float* temperature;       /* < 1e-5: greedy (relaxed and typical: the most probable token where one is drawn) */
   const int32_t* top_k;           /* 0 = off; larger than the vocabulary = off */
   const float* top_p;             /* (0, 1]; 1 = off. The token that crosses p is kept. */
   const float* min_p;             /* [0, 1]; 0 = off */
@@ -170,24 +176,93 @@ typedef struct dspark_cutoff_params {
 } dspark_cutoff_params;
 DSPARK_API dspark_status dspark_cutoff(const dspark_cutoff_params* params, const dspark_parallel* parallel);
 
+typedef enum dspark_rule_kind {
+  DSPARK_RULE_BIAS = 0, /* (0, id, bits of a float): that number is added to the logit of id; -inf is a ban */
+  DSPARK_RULE_STOP = 1, /* (1, id, bound): id is impossible at positions below bound */
+  DSPARK_RULE_WORD = 2, /* (2, id, remaining): m records with remaining m-1 .. 0 are a word of m tokens */
+} dspark_rule_kind;
+
+/// What the target's logits become before they are filtered, in this order: token mask, word bans, stop bans and
+/// biases, penalties. The logits of a row belong to the token at its position; what was written before it are the
+/// request's committed tokens and, inside a block, the proposals 1 .. k of row k. Output is what lies at or past
+/// prompt_lengths. A null pointer switches off what it serves.
+///   word:        the last token is impossible where the m-1 OUTPUT tokens before it are the first ones.
+///   repetition:  of a token in prompt or output: logit > 0 ? logit / repetition : logit * repetition;
+///   then         logit -= frequency * count in the output + presence * (count > 0). Sums in float64, rounded once.
+typedef struct dspark_rules {
+  int64_t num_slots;             /* B */
+  int64_t history_capacity;      /* S */
+  int64_t num_rules;             /* E */
+  int64_t num_masks;             /* M */
+  const float* penalties;        /* [R, 3] repetition > 0 (1 = off), presence, frequency (0 = off) */
+  const int32_t* token_history;  /* [B, S]: a row's positions 0 .. anchor are read, the anchor is the last committed */
+  const int32_t* slots;          /* [R] row of token_history */
+  const int32_t* prompt_lengths; /* [R] */
+  const int32_t* rules;          /* [E, 3] */
+  const int32_t* rule_offsets;   /* [R+1] cumulative, last <= E */
+  const int32_t* token_masks;    /* [M, ceil(V / 32)] bit i of word w: token 32 w + i is possible */
+  const int32_t* mask_rows;      /* [N] row of token_masks, -1: every token is possible */
+} dspark_rules;
+
+/// Why a round ended.
+typedef enum dspark_round_end {
+  DSPARK_END_BONUS = 0,      /* every proposal verified was kept */
+  DSPARK_END_REJECTED = 1,   /* a proposal was refused */
+  DSPARK_END_NAN = 2,        /* from here on faults: this row of logits holds NaN */
+  DSPARK_END_INFINITE = 3,   /* +inf */
+  DSPARK_END_IMPOSSIBLE = 4, /* no finite logit, or none that the rules leave */
+} dspark_round_end;
+
+#define DSPARK_MAX_LOGPROBS 20
+#define DSPARK_LOGPROB_COLUMNS (DSPARK_MAX_LOGPROBS + 1)
+
 /// DSparkAccept: which proposals the target keeps, and its own next token (dspark.md 5).
 /// Request r owns logit rows row_offsets[r] .. row_offsets[r+1]-1: verify length l = rows - 1 in [0, K].
+/// A faulty row k ends the round of its request alone: k proposals are kept and tokens[k] is -1. Rows after the first
+/// refusal are no fault, whatever they hold.
+///   relaxed: x_k is kept where p_t(x_k) > max_bar + (min_bar - max_bar) * confidence_k;
+///   typical: where p_t(x_k) > min(epsilon, delta * exp(-H(p_t))).
+/// Below temperature 1e-5 both read p_t at temperature 1, filtered, and emit its most probable token.
 typedef struct dspark_accept_params {
   int64_t num_requests;
   int64_t block_size;          /* K: columns of draft_tokens and draft_logits */
   int64_t vocab;               /* V */
   int64_t draft_vocab;         /* Vd */
   int64_t num_rows;            /* N */
-  const float* logits;         /* [N, V] target logits, unfiltered */
+  const float* logits;         /* [N, V] target logits, as the model gave them */
   const int32_t* row_offsets;  /* [R+1], cumulative, last <= N */
   const int32_t* draft_tokens; /* [R, K] target ids; columns >= l are not read; may be null when all l are 0 */
   const float* draft_logits;   /* [R, K, Vd]; may be null when no request with l > 0 uses rejection */
   const int32_t* d2t;          /* [Vd] or null */
   dspark_sampling sampling;
-  int32_t* accepted; /* out [R] in [0, l] */
-  int32_t* tokens;   /* out [R, K+1]: kept proposals, the target's token, then -1 */
+  dspark_rules rules;
+  const float* relaxation;     /* [R, 2] relaxed: min_bar, max_bar; typical: epsilon, delta. Null: neither is used */
+  const float* confidences;    /* [R, K] in [0, 1], NaN counts as 0; null when no request with l > 0 is relaxed */
+  const int32_t* num_logprobs; /* [R] in [-1, 20], -1: none; null: none for all */
+  int32_t* accepted;           /* out [R] in [0, l] */
+  int32_t* tokens;             /* out [R, K+1]: kept proposals, the target's token, then -1 */
+  int32_t* round_ends;         /* out [R] dspark_round_end */
+  float* logprobs;             /* out [R, K+1, 21]; this and the next two may be null where num_logprobs is */
+  int32_t* logprob_ids;        /* out [R, K+1, 21] */
+  int32_t* logprob_ranks;      /* out [R, K+1] */
 } dspark_accept_params;
 DSPARK_API dspark_status dspark_accept(const dspark_accept_params* params, const dspark_parallel* parallel);
+
+/// Log-probabilities: log_softmax of a row of logits as the model gave them, before masks, penalties and temperature.
+/// Column 0 is the token asked for, columns 1 .. num the most probable ones (descending, ties by lower id); the others
+/// hold 0 and id -1. rank is 1 + the number of tokens with a larger logit. A row with token -1 or num -1 holds nothing:
+/// 0, id -1, rank 0. One with NaN, +inf or no finite value gives NaN for its token and rank 0, no others.
+typedef struct dspark_logprobs_params {
+  int64_t num_rows;            /* N */
+  int64_t vocab;               /* V */
+  const float* logits;         /* [N, V] */
+  const int32_t* tokens;       /* [N] */
+  const int32_t* num_logprobs; /* [N] in [-1, 20] */
+  float* logprobs;             /* out [N, 21] */
+  int32_t* logprob_ids;        /* out [N, 21] */
+  int32_t* logprob_ranks;      /* out [N] */
+} dspark_logprobs_params;
+DSPARK_API dspark_status dspark_logprobs(const dspark_logprobs_params* params, const dspark_parallel* parallel);
 
 /// How queries or updates are laid out.
 typedef enum dspark_form {

@@ -94,23 +94,23 @@ inline constexpr OpValue kCutoffOutputs[] = {
 };
 
 inline constexpr OpValue kAcceptInputs[] = {
-    {"logits", Element::kFloat32, false},
-    {"row_offsets", Element::kInt32, false},
-    {"draft_tokens", Element::kInt32, true},
-    {"draft_logits", Element::kFloat32, true},
-    {"temperature", Element::kFloat32, false},
-    {"top_k", Element::kInt32, false},
-    {"top_p", Element::kFloat32, false},
-    {"min_p", Element::kFloat32, false},
-    {"accept_mode", Element::kInt32, false},
-    {"seed", Element::kInt64, false},
-    {"sample_index", Element::kInt32, false},
-    {"anchor_position", Element::kInt32, false},
-    {"d2t", Element::kInt32, true},
+    {"logits", Element::kFloat32, false},      {"row_offsets", Element::kInt32, false},
+    {"draft_tokens", Element::kInt32, true},   {"draft_logits", Element::kFloat32, true},
+    {"temperature", Element::kFloat32, false}, {"top_k", Element::kInt32, false},
+    {"top_p", Element::kFloat32, false},       {"min_p", Element::kFloat32, false},
+    {"accept_mode", Element::kInt32, false},   {"seed", Element::kInt64, false},
+    {"sample_index", Element::kInt32, false},  {"anchor_position", Element::kInt32, false},
+    {"penalties", Element::kFloat32, true},    {"token_history", Element::kInt32, true},
+    {"slots", Element::kInt32, true},          {"prompt_lengths", Element::kInt32, true},
+    {"rules", Element::kInt32, true},          {"rule_offsets", Element::kInt32, true},
+    {"token_masks", Element::kInt32, true},    {"mask_rows", Element::kInt32, true},
+    {"relaxation", Element::kFloat32, true},   {"num_logprobs", Element::kInt32, true},
+    {"confidences", Element::kFloat32, true},  {"d2t", Element::kInt32, true},
 };
 inline constexpr OpValue kAcceptOutputs[] = {
-    {"accepted", Element::kInt32, false},
-    {"tokens", Element::kInt32, false},
+    {"accepted", Element::kInt32, false},    {"tokens", Element::kInt32, false},
+    {"round_ends", Element::kInt32, false},  {"logprobs", Element::kFloat32, false},
+    {"logprob_ids", Element::kInt32, false}, {"logprob_ranks", Element::kInt32, false},
 };
 inline constexpr OpAttribute kAcceptAttributes[] = {{"block_size", false, true, nullptr, 0}};
 

@@ -8,7 +8,9 @@
 #include "check.h"
 #include "dspark/parallel.h"
 #include "filter.h"
+#include "logprobs.h"
 #include "rows.h"
+#include "rules.h"
 
 namespace dspark {
 namespace {
@@ -17,7 +19,14 @@ constexpr const char* kOp = "DSparkAccept";
 
 bool uses_draft_logits(const dspark_accept_params& params, int64_t request) {
   return params.row_offsets[request + 1] - params.row_offsets[request] > 1 &&
-         sampling_of(params.sampling, request).mode == DSPARK_REJECTION;
+         acceptance_of(params.sampling, request).sampling.mode == DSPARK_REJECTION;
+}
+
+bool wants_logprobs(const dspark_accept_params& params) {
+  for (int64_t r = 0; params.num_logprobs && r < params.num_requests; ++r) {
+    if (params.num_logprobs[r] >= 0) return true;
+  }
+  return false;
 }
 
 void check_rows(const dspark_accept_params& params) {
@@ -42,6 +51,21 @@ void check_rows(const dspark_accept_params& params) {
   }
 }
 
+void check_relaxation(const dspark_accept_params& params) {
+  for (int64_t r = 0; r < params.num_requests; ++r) {
+    const int32_t mode = acceptance_of(params.sampling, r).sampling.mode;
+    if (!is_lossy(mode)) continue;
+    check_pointer(kOp, "relaxation", params.relaxation);
+    for (int i = 0; i < 2; ++i) {
+      const float value = params.relaxation[2 * r + i];
+      if (value >= 0.f && std::isfinite(value)) continue;
+      refuse(kOp, ": relaxation[", r, ", ", i, "] is ", value, ", wanted a finite number >= 0");
+    }
+    const bool verifies = params.row_offsets[r + 1] - params.row_offsets[r] > 1;
+    if (verifies && mode == DSPARK_RELAXED) check_pointer(kOp, "confidences", params.confidences);
+  }
+}
+
 void check(const dspark_accept_params& params) {
   check_range(kOp, "num_requests", params.num_requests, 0, INT32_MAX);
   check_range(kOp, "block_size", params.block_size, 0, 1 << 20);
@@ -52,8 +76,17 @@ void check(const dspark_accept_params& params) {
   check_pointer(kOp, "row_offsets", params.row_offsets);
   check_pointer(kOp, "accepted", params.accepted);
   check_pointer(kOp, "tokens", params.tokens);
+  check_pointer(kOp, "round_ends", params.round_ends);
   check_sampling(kOp, params.sampling, params.num_requests);
   check_rows(params);
+  check_rules(kOp, params);
+  check_relaxation(params);
+  if (params.num_logprobs) check_num_logprobs(kOp, params.num_logprobs, params.num_requests);
+  if (wants_logprobs(params)) {
+    check_pointer(kOp, "logprobs", params.logprobs);
+    check_pointer(kOp, "logprob_ids", params.logprob_ids);
+    check_pointer(kOp, "logprob_ranks", params.logprob_ranks);
+  }
   bool draft_logits = false;
   for (int64_t r = 0; r < params.num_requests; ++r) draft_logits = draft_logits || uses_draft_logits(params, r);
   if (!draft_logits) return;
@@ -62,39 +95,46 @@ void check(const dspark_accept_params& params) {
   check_d2t(kOp, params.d2t, params.draft_vocab, params.vocab);
 }
 
-void check_usable(const RowMax& max, const char* logits, int64_t request, int64_t row) {
-  if (max.usable()) return;
-  refuse(kOp, ": ", logits, " of request ", request, ", row ", row,
-         max.has_nan  ? " hold NaN"
-         : max.id < 0 ? " have no finite value"
-                      : " hold +inf",
-         ", wanted finite numbers, or -inf for impossible tokens");
+/// DSPARK_END_BONUS where the row can be used.
+dspark_round_end fault_of(const RowMax& max) {
+  if (max.usable()) return DSPARK_END_BONUS;
+  if (max.has_nan) return DSPARK_END_NAN;
+  return max.id < 0 ? DSPARK_END_IMPOSSIBLE : DSPARK_END_INFINITE;
 }
 
-/// The rows of a sampled request, filtered one at a time, and draws from them (see accept_request).
+/// The rows of a request, processed and filtered one at a time, and draws from them (see accept_request).
 class CpuRows {
  public:
-  void open(const dspark_accept_params& params, int64_t request) {
+  void open(const dspark_accept_params& params, int64_t request, const Acceptance& how) {
     params_ = &params;
     request_ = request;
-    sampling_ = sampling_of(params.sampling, request);
+    sampling_ = how.sampling;
+    rules_.open(params, request);
   }
 
-  bool load_target(int64_t row) {
-    const float* logits = params_->logits + row * params_->vocab;
-    const RowMax max = row_max(logits, params_->vocab);
-    check_usable(max, "logits", request_, row - params_->row_offsets[request_]);
-    target_.load(logits, params_->vocab, max, sampling_);
-    return true;
+  dspark_round_end load_target(int64_t k) {
+    const float* given = params_->logits + (params_->row_offsets[request_] + k) * params_->vocab;
+    RowMax max = row_max(given, params_->vocab);
+    // A faulty row stays one, even where the rules would ban the fault away.
+    if (!max.usable()) return fault_of(max);
+    const float* logits = rules_.processed(given, k);
+    if (logits != given) max = row_max(logits, params_->vocab);
+    if (!max.usable()) return fault_of(max);
+    best_ = max.id;
+    if (sampling_.mode != DSPARK_GREEDY) target_.load(logits, params_->vocab, max, sampling_);
+    return DSPARK_END_BONUS;
   }
 
-  bool load_draft(int64_t request, int64_t k) {
-    const float* logits = params_->draft_logits + (request * params_->block_size + k) * params_->draft_vocab;
+  dspark_round_end load_draft(int64_t k) {
+    const float* logits = params_->draft_logits + (request_ * params_->block_size + k) * params_->draft_vocab;
     const RowMax max = row_max(logits, params_->draft_vocab);
-    check_usable(max, "draft_logits", request, k);
-    draft_.load(logits, params_->draft_vocab, max, sampling_);
-    return true;
+    if (max.usable()) draft_.load(logits, params_->draft_vocab, max, sampling_);
+    return fault_of(max);
   }
+
+  int32_t best() const { return best_; }
+
+  double target_entropy() const { return target_.entropy(); }
 
   double target_probability(int32_t id) const { return target_.row().probability(id); }
 
@@ -143,20 +183,29 @@ class CpuRows {
   const dspark_accept_params* params_ = nullptr;
   int64_t request_ = 0;
   Sampling sampling_{};
+  RuledRows rules_;
+  int32_t best_ = -1;
   CpuRow target_;
   CpuRow draft_;
   std::vector<double> residual_;
 };
 
-/// A piece of work: one row of a greedy request, or a sampled request as a whole (row < 0).
+/// A piece of work: one row of a greedy request without rules, or any other request as a whole (row < 0).
 struct Piece {
   int64_t request;
   int64_t row;
 };
 
+/// A token emitted by the target's row `row`, whose log-probabilities are wanted.
+struct Emitted {
+  int64_t request;
+  int64_t k;
+};
+
 struct AcceptScratch {
   std::vector<Piece> pieces;
-  std::vector<RowMax> maxima; /* [N], greedy rows only */
+  std::vector<RowMax> maxima; /* [N], rows of greedy requests without rules only */
+  std::vector<Emitted> emitted;
 };
 
 /// Keeps x_k while it is the argmax of its row, then emits that row's argmax. Rows after it were looked at
@@ -166,11 +215,36 @@ void finish_greedy(const dspark_accept_params& params, int64_t request, const st
   const int64_t verify_length = params.row_offsets[request + 1] - first - 1;
   for (int64_t k = 0;; ++k) {
     const RowMax& max = maxima[static_cast<size_t>(first + k)];
-    check_usable(max, "logits", request, k);
-    if (k < verify_length && params.draft_tokens[request * params.block_size + k] == max.id) continue;
-    write_outcome(params, request, k, max.id);
-    return;
+    const bool last = k == verify_length;
+    if (max.usable() && !last && params.draft_tokens[request * params.block_size + k] == max.id) continue;
+    const dspark_round_end end = !max.usable() ? fault_of(max) : last ? DSPARK_END_BONUS : DSPARK_END_REJECTED;
+    return write_outcome(params, request, k, max.usable() ? max.id : -1, end);
   }
+}
+
+/// Of every token of the outcome, from the row that decided it.
+void write_all_logprobs(const dspark_accept_params& params, const dspark_parallel* parallel,
+                        std::vector<Emitted>& emitted) {
+  const int64_t columns = params.block_size + 1;
+  const auto place = [&](int64_t request, int64_t k) {
+    const int64_t index = request * columns + k;
+    return LogprobsRow{params.logprobs + index * DSPARK_LOGPROB_COLUMNS,
+                       params.logprob_ids + index * DSPARK_LOGPROB_COLUMNS, params.logprob_ranks + index};
+  };
+  emitted.clear();
+  for (int64_t r = 0; r < params.num_requests; ++r) {
+    for (int64_t k = 0; k < columns; ++k) {
+      place(r, k).clear();
+      const bool wanted = params.num_logprobs && params.num_logprobs[r] >= 0;
+      if (wanted && params.tokens[r * columns + k] >= 0) emitted.push_back({r, k});
+    }
+  }
+  parallel_for(parallel, static_cast<int64_t>(emitted.size()), [&](int64_t i) {
+    const Emitted at = emitted[static_cast<size_t>(i)];
+    const float* logits = params.logits + (params.row_offsets[at.request] + at.k) * params.vocab;
+    write_logprobs(logits, params.vocab, params.tokens[at.request * columns + at.k], params.num_logprobs[at.request],
+                   place(at.request, at.k));
+  });
 }
 
 void accept(const dspark_accept_params& params, const dspark_parallel* parallel) {
@@ -179,7 +253,7 @@ void accept(const dspark_accept_params& params, const dspark_parallel* parallel)
   call.pieces.clear();
   call.maxima.resize(std::max(call.maxima.size(), static_cast<size_t>(params.num_rows)));
   for (int64_t r = 0; r < params.num_requests; ++r) {
-    if (sampling_of(params.sampling, r).mode != DSPARK_GREEDY) {
+    if (acceptance_of(params.sampling, r).sampling.mode != DSPARK_GREEDY || has_rules(params, r)) {
       call.pieces.push_back({r, -1});
       continue;
     }
@@ -192,12 +266,14 @@ void accept(const dspark_accept_params& params, const dspark_parallel* parallel)
       return;
     }
     thread_local CpuRows rows;
-    rows.open(params, piece.request);
-    accept_request(params, piece.request, rows);
+    const Acceptance how = acceptance_of(params.sampling, piece.request);
+    rows.open(params, piece.request, how);
+    accept_request(params, piece.request, how, rows);
   });
   for (const Piece& piece : call.pieces) {
     if (piece.row == params.row_offsets[piece.request]) finish_greedy(params, piece.request, call.maxima);
   }
+  if (params.logprobs && params.logprob_ids && params.logprob_ranks) write_all_logprobs(params, parallel, call.emitted);
 }
 
 }  // namespace

@@ -46,10 +46,18 @@ inline void check_sampling(const char* op, const dspark_sampling& sampling, int6
     if (sampling.top_k[r] < 0) refuse(op, ": top_k[", r, "] is ", sampling.top_k[r], ", wanted >= 0 (0 = off)");
     if (!(top_p > 0.f && top_p <= 1.f)) refuse(op, ": top_p[", r, "] is ", top_p, ", wanted (0, 1]");
     if (!(min_p >= 0.f && min_p <= 1.f)) refuse(op, ": min_p[", r, "] is ", min_p, ", wanted [0, 1]");
-    if (sampling.accept_mode[r] < DSPARK_GREEDY || sampling.accept_mode[r] > DSPARK_COUPLED) {
+    if (sampling.accept_mode[r] < DSPARK_GREEDY || sampling.accept_mode[r] > DSPARK_TYPICAL) {
       refuse(op, ": accept_mode[", r, "] is ", sampling.accept_mode[r],
-             ", wanted 0 (greedy), 1 (rejection) or 2 (coupled)");
+             ", wanted 0 (greedy), 1 (rejection), 2 (coupled), 3 (relaxed) or 4 (typical)");
     }
+  }
+}
+
+inline void check_num_logprobs(const char* op, const int32_t* num_logprobs, int64_t count) {
+  check_pointer(op, "num_logprobs", num_logprobs);
+  for (int64_t i = 0; i < count; ++i) {
+    if (num_logprobs[i] >= -1 && num_logprobs[i] <= DSPARK_MAX_LOGPROBS) continue;
+    refuse(op, ": num_logprobs[", i, "] is ", num_logprobs[i], ", wanted -1 (none) to ", DSPARK_MAX_LOGPROBS);
   }
 }
 

@@ -50,43 +50,13 @@ void CpuRow::load(const float* logits, int64_t size, const RowMax& max, const Sa
   row_.boundary = worst;
 }
 
-/// The k first tokens of the order (logit descending, id ascending), in one pass and one look back.
 void CpuRow::list_top_k(int64_t top_k) {
-  const float* logits = row_.logits;
-  const auto before = [](const Candidate& a, const Candidate& b) { return a.before(b); };
-  constexpr int64_t kStripe = 256;
-  int32_t stripe[kStripe];
-  candidates_.clear();
-  // Only values above the k-th best so far can still enter: of equals, the earlier id is already in.
-  float bar = -std::numeric_limits<float>::infinity();
-  const auto keep_best = [&] {
-    std::nth_element(candidates_.begin(), candidates_.begin() + (top_k - 1), candidates_.end(), before);
-    candidates_.resize(static_cast<size_t>(top_k));
-    bar = candidates_.back().logit;
-  };
-  for (int64_t start = 0; start < row_.size; start += kStripe) {
-    const int64_t size = std::min(kStripe, row_.size - start);
-    const int64_t found = row_above(logits + start, size, bar, false, stripe);
-    for (int64_t i = 0; i < found; ++i) {
-      const int32_t id = static_cast<int32_t>(start) + stripe[i];
-      candidates_.push_back({logits[id], id, 0.0});
-    }
-    if (static_cast<int64_t>(candidates_.size()) >= 2 * top_k + kStripe) keep_best();
-  }
-  Boundary worst{-std::numeric_limits<float>::infinity(), -1};
-  if (static_cast<int64_t>(candidates_.size()) > top_k) keep_best();
-  if (static_cast<int64_t>(candidates_.size()) == top_k) {
-    const auto last = std::max_element(candidates_.begin(), candidates_.end(), before);
-    worst = {last->logit, last->id};
-  }
-  const bool all_finite = worst.id < 0;  // fewer than k possible tokens: all of them stay
-  int32_t* ids = room(ids_, row_.size);
-  const int64_t listed = row_above(logits, row_.size, worst.logit, !all_finite, ids);
-  count_ = 0;
-  for (int64_t i = 0; i < listed; ++i) {
-    if (all_finite || worst.keeps(logits[ids[i]], ids[i])) ids[count_++] = ids[i];
-  }
-  row_.total = listed_weights(logits, ids, count_, row_.max, row_.inverse_temperature, room(weights_, count_));
+  first_ranked(row_.logits, row_.size, top_k, best_);
+  count_ = static_cast<int64_t>(best_.size());
+  int32_t* ids = room(ids_, count_);
+  for (int64_t i = 0; i < count_; ++i) ids[i] = best_[static_cast<size_t>(i)].id;
+  std::sort(ids, ids + count_);
+  row_.total = listed_weights(row_.logits, ids, count_, row_.max, row_.inverse_temperature, room(weights_, count_));
 }
 
 /// Everything that the nucleus of a whole row can hold. Its last token and all behind it weigh together at least
@@ -108,7 +78,7 @@ void CpuRow::cut_to_mass(double mass) {
   Candidate* all = room(candidates_, count_);
   for (int64_t i = 0; i < count_; ++i) {
     const int32_t id = ids_[static_cast<size_t>(i)];
-    all[i] = {row_.logits[id], id, weights_[static_cast<size_t>(i)]};
+    all[i] = {{row_.logits[id], id}, weights_[static_cast<size_t>(i)]};
   }
   constexpr int64_t kSmall = 32;
   int64_t low = 0;
@@ -153,6 +123,12 @@ void CpuRow::cut_below(double weight) {
     ++kept;
   }
   count_ = kept;
+}
+
+double CpuRow::entropy() const {
+  // With p = w / total: -sum p log p = log total - (sum w log w) / total.
+  const double logs = weighted_logs(row_.logits, ids(), weights(), count_, row_.max, row_.inverse_temperature);
+  return std::log(row_.total) - logs / row_.total;
 }
 
 int32_t CpuRow::draw(const DrawKey& key, const int32_t* d2t) {

@@ -7,6 +7,7 @@
 
 #include "dspark/ops/draw.h"
 #include "dspark/ops/filter.h"
+#include "ranked.h"
 #include "rows.h"
 
 namespace dspark {
@@ -25,15 +26,15 @@ class CpuRow {
   const double* weights() const { return weights_.data(); }
   int32_t id(int64_t index) const { return dense_ ? static_cast<int32_t>(index) : ids_[static_cast<size_t>(index)]; }
 
+  /// H = -sum p log p of the kept tokens, in nats.
+  double entropy() const;
+
   /// Row id drawn from the kept tokens. The noise belongs to d2t[id] where d2t is given, else to the id.
   int32_t draw(const DrawKey& key, const int32_t* d2t);
 
  private:
-  struct Candidate {
-    float logit;
-    int32_t id;
+  struct Candidate : Ranked {
     double weight;
-    bool before(const Candidate& other) const { return logit > other.logit || (logit == other.logit && id < other.id); }
   };
 
   void list_top_k(int64_t top_k);
@@ -48,6 +49,7 @@ class CpuRow {
   std::vector<int32_t> ids_;
   std::vector<double> weights_;
   std::vector<double> all_weights_;
+  std::vector<Ranked> best_;
   std::vector<Candidate> candidates_;
   std::vector<int32_t> noise_ids_;
 };

@@ -172,6 +172,37 @@ DSPARK_CLONES double row_exp_sum(const float* row, int64_t size, double max) {
   return total;
 }
 
+DSPARK_CLONES int64_t row_count_above(const float* row, int64_t size, float threshold) {
+  constexpr int64_t kChunk = 1 << 20; /* counts in 32-bit lanes */
+  int64_t total = 0;
+  for (int64_t start = 0; start < size; start += kChunk) {
+    const int64_t end = std::min(start + kChunk, size);
+    int32_t count = 0;
+    for (int64_t i = start; i < end; ++i) count += row[i] > threshold ? 1 : 0;
+    total += count;
+  }
+  return total;
+}
+
+DSPARK_CLONES void masked_row(const float* row, int64_t size, const int32_t* mask, float* out) {
+  constexpr float kImpossible = -std::numeric_limits<float>::infinity();
+  for (int64_t start = 0; start < size; start += 32) {
+    const uint32_t bits = static_cast<uint32_t>(mask[start / 32]);
+    const int count = static_cast<int>(std::min<int64_t>(32, size - start));
+    for (int i = 0; i < count; ++i) out[start + i] = bits >> i & 1 ? row[start + i] : kImpossible;
+  }
+}
+
+DSPARK_CLONES double weighted_logs(const float* row, const int32_t* ids, const double* weights, int64_t count,
+                                   double max, double inverse_temperature) {
+  double total = 0.0;
+  for (int64_t i = 0; i < count; ++i) {
+    const double logit = static_cast<double>(row[ids ? ids[i] : i]);
+    total += weights[i] > 0.0 ? weights[i] * ((logit - max) * inverse_temperature) : 0.0;
+  }
+  return total;
+}
+
 DSPARK_CLONES int64_t row_above(const float* row, int64_t size, float threshold, bool or_equal, int32_t* ids) {
   int64_t found = 0;
   for (int64_t start = 0; start < size; start += kStripe) {

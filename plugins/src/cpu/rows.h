@@ -32,6 +32,17 @@ double listed_weights(const float* row, const int32_t* ids, int64_t count, doubl
 /// sum_i exp(row[i] - max).
 double row_exp_sum(const float* row, int64_t size, double max);
 
+/// How many row[i] > threshold.
+int64_t row_count_above(const float* row, int64_t size, float threshold);
+
+/// out[i] = row[i] where bit i % 32 of mask[i / 32] is set, else -inf.
+void masked_row(const float* row, int64_t size, const int32_t* mask, float* out);
+
+/// sum_i weights[i] log weights[i] over the positive ones, where weights[i] = exp((row[id] - max) *
+/// inverse_temperature) and id is ids[i], or i without ids.
+double weighted_logs(const float* row, const int32_t* ids, const double* weights, int64_t count, double max,
+                     double inverse_temperature);
+
 /// Ids with row[i] > threshold (or, with `or_equal`, >=) into ids, ascending; returns how many. ids: room for `size`.
 int64_t row_above(const float* row, int64_t size, float threshold, bool or_equal, int32_t* ids);
 

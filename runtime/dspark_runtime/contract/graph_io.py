@@ -64,9 +64,24 @@ def _target(manifest: Manifest) -> Iterator[TensorInfo]:
     if draft is not None:
         yield _input(names.DRAFT_TOKENS, "int32", "R", block)
         yield _input(names.DRAFT_LOGITS, "float32", "Rj", block, draft.draft_vocab)
+        yield _input(names.CONFIDENCES, "float32", "Rc", block)
     yield from _sampling()
+    yield _input(names.PENALTIES, "float32", "R", 3)
+    yield _input(names.TOKEN_HISTORY, "int32", "B", manifest.limits.cache_capacity)
+    yield _input(names.SLOTS, "int32", "R")
+    yield _input(names.PROMPT_LENGTHS, "int32", "R")
+    yield _input(names.RULES, "int32", "E", 3)
+    yield _input(names.RULE_OFFSETS, "int32", "R+1")
+    yield _input(names.TOKEN_MASKS, "int32", "M", (manifest.target.vocab_size + 31) // 32)
+    yield _input(names.MASK_ROWS, "int32", "N")
+    yield _input(names.RELAXATION, "float32", "R", 2)
+    yield _input(names.NUM_LOGPROBS, "int32", "R")
     yield _output(names.ACCEPTED, "int32", "R")
     yield _output(names.TOKENS, "int32", "R", block + 1)
+    yield _output(names.ROUND_ENDS, "int32", "R")
+    yield _output(names.LOGPROBS, "float32", "R", block + 1, names.MAX_LOGPROBS + 1)
+    yield _output(names.LOGPROB_IDS, "int32", "R", block + 1, names.MAX_LOGPROBS + 1)
+    yield _output(names.LOGPROB_RANKS, "int32", "R", block + 1)
 
 
 def _draft(manifest: Manifest) -> Iterator[TensorInfo]:

@@ -132,9 +132,12 @@ def calibration_rows(calibration: FloatArray, shape: tuple[int, ...]) -> FloatAr
 
 def host_accept(logits: Array, inputs: Mapping[str, Tensor], d2t: Array | None) -> tuple[IntArray, IntArray]:
     """DSparkAccept: accepted [R] and tokens [R, K+1] for target logits [N, V]; inputs as the graph node's."""
-    wanted = (names.ROW_OFFSETS, names.DRAFT_TOKENS, names.DRAFT_LOGITS, *names.SAMPLING_INPUTS)
+    wanted = (
+        names.ROW_OFFSETS, names.DRAFT_TOKENS, names.DRAFT_LOGITS, *names.SAMPLING_INPUTS, *names.ACCEPT_INPUTS,
+        names.CONFIDENCES,
+    )  # fmt: skip
     arguments = {name: inputs[name].array for name in wanted if name in inputs}
-    accepted, tokens = _call(dspark_ops.accept, logits=logits, d2t=d2t, **arguments)
+    accepted, tokens, *_ = _call(dspark_ops.accept, logits=logits, d2t=d2t, **arguments)
     return accepted, tokens
 
 

@@ -68,3 +68,37 @@ class SamplingInputs:
         params = self._tensors[names.CUTOFF_PARAMS] = self._cutoff_params.view(count, names.CUTOFF_COLUMNS)
         params.array[:] = 0
         params.array[:, 0] = [entry.cutoff_threshold for entry in sampling]
+
+
+class RuleInputs:
+    """The inputs of DSparkAccept that say what logits become and what is reported: all neutral."""
+
+    def __init__(self, session: Session, capacity: int, vocab_size: int) -> None:
+        """capacity: of the token history; vocab_size: of the target."""
+        make = session.tensor
+        self._capacity, self._mask_words = capacity, (vocab_size + 31) // 32
+        self._floats = {name: Buffer(np.float32, make) for name in (names.PENALTIES, names.RELAXATION)}
+        self._ints = {name: Buffer(np.int32, make) for name in names.ACCEPT_INPUTS if name not in self._floats}
+        self._confidences = Buffer(np.float32, make)
+
+    def fill(self, num_requests: int, num_rows: int, num_slots: int, block_size: int) -> dict[str, Tensor]:
+        """ACCEPT_INPUTS and the confidences by name, for R requests and N rows of logits."""
+        shapes = {
+            names.TOKEN_HISTORY: (num_slots, self._capacity),
+            names.SLOTS: (num_requests,),
+            names.PROMPT_LENGTHS: (num_requests,),
+            names.RULES: (0, 3),
+            names.RULE_OFFSETS: (num_requests + 1,),
+            names.TOKEN_MASKS: (0, self._mask_words),
+            names.MASK_ROWS: (num_rows,),
+            names.NUM_LOGPROBS: (num_requests,),
+        }
+        tensors = {name: self._ints[name].view(*shape) for name, shape in shapes.items()}
+        tensors[names.MASK_ROWS].array[:] = -1
+        tensors[names.NUM_LOGPROBS].array[:] = -1
+        penalties = tensors[names.PENALTIES] = self._floats[names.PENALTIES].view(num_requests, 3)
+        penalties.array[:] = (1, 0, 0)
+        tensors[names.RELAXATION] = self._floats[names.RELAXATION].view(num_requests, 2)
+        if block_size:
+            tensors[names.CONFIDENCES] = self._confidences.view(0, block_size)
+        return tensors

@@ -73,6 +73,8 @@ class GraphDriver:
         arrays = self.step_inputs(chunks, causal)
         for name, value in extra.items():
             arrays[name] = np.asarray(value, DTYPES[self.inputs[name].type])
+        if names.MASK_ROWS in self.inputs:
+            arrays[names.MASK_ROWS] = np.full(len(arrays[names.LOGIT_ROWS]), -1, np.int32)
         binding = self.session.io_binding()
         for name in self.inputs:
             value = self._cache_values.get(name)
@@ -108,12 +110,15 @@ class GraphDriver:
             # One row each, verify length 0: acceptance has its own tests.
             names.ROW_OFFSETS: np.arange(num_requests + 1, dtype=np.int32),
             names.TOP_P: np.ones(num_requests, np.float32),
+            names.PENALTIES: np.tile(np.array([1, 0, 0], np.float32), (num_requests, 1)),
+            names.NUM_LOGPROBS: np.full(num_requests, -1, np.int32),
         }
         if names.QUERY_ROWS in self.inputs:
             arrays |= self._padded_rows(chunks, counts, ends, causal)
         for name, item in self.inputs.items():
             if name not in arrays and name not in self.caches:
-                sizes = {"R": num_requests, "R+1": num_requests + 1, "Rj": 0}
+                sizes = {"R": num_requests, "R+1": num_requests + 1, "B": self.num_slots, "N": len(tokens)}
+                sizes |= dict.fromkeys(("Rj", "Rc", "E", "M"), 0)
                 shape = [sizes[size] if isinstance(size, str) else size for size in item.shape]
                 arrays[name] = np.zeros(shape, DTYPES[item.type])
         if names.CALIBRATION_TEMPERATURES in arrays:

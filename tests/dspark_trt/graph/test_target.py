@@ -127,8 +127,9 @@ def test_target_graph_passes_the_checker_and_is_named_by_the_contract(
     outputs = [names.LOGITS]
     if form[0] == "trt":
         step += [names.UPDATE_LENGTHS, names.KV_LENGTHS, names.ROW_OFFSETS, names.DRAFT_TOKENS, names.DRAFT_LOGITS]
-        step += names.SAMPLING_INPUTS
-        outputs += [names.ACCEPTED, names.TOKENS]
+        step += [*names.SAMPLING_INPUTS, *names.ACCEPT_INPUTS, names.CONFIDENCES]
+        outputs += [names.ACCEPTED, names.TOKENS, names.ROUND_ENDS]
+        outputs += [names.LOGPROBS, names.LOGPROB_IDS, names.LOGPROB_RANKS]
     if form[1] == "padded":
         step += [names.QUERY_ROWS, names.OUTPUT_ROWS]
     if form[0] == "standard":
