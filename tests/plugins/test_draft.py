@@ -132,6 +132,9 @@ MODES = {
     "coupled": {"accept_mode": 2},
     "coupled_filtered": {"accept_mode": 2, "temperature": 0.7, "top_k": 40, "top_p": 0.95, "min_p": 0.01},
     "rejection_top_p": {"accept_mode": 1, "temperature": 1.2, "top_p": 0.8},
+    "relaxed": {"accept_mode": 3},
+    "typical": {"accept_mode": 4, "temperature": 0.8, "top_k": 30},
+    "typical_cold": {"accept_mode": 4, "temperature": 0.0},
 }
 
 
