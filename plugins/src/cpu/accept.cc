@@ -114,22 +114,15 @@ class CpuRows {
 
   dspark_round_end load_target(int64_t k) {
     const float* given = params_->logits + (params_->row_offsets[request_] + k) * params_->vocab;
-    RowMax max = row_max(given, params_->vocab);
+    if (!rules_.active()) return load_target_row(given);
     // A faulty row stays one, even where the rules would ban the fault away.
-    if (!max.usable()) return fault_of(max);
-    const float* logits = rules_.processed(given, k);
-    if (logits != given) max = row_max(logits, params_->vocab);
-    if (!max.usable()) return fault_of(max);
-    best_ = max.id;
-    if (sampling_.mode != DSPARK_GREEDY) target_.load(logits, params_->vocab, max, sampling_);
-    return DSPARK_END_BONUS;
+    const RowMax max = row_max(given, params_->vocab);
+    return max.usable() ? load_target_row(rules_.processed(given, k)) : fault_of(max);
   }
 
   dspark_round_end load_draft(int64_t k) {
     const float* logits = params_->draft_logits + (request_ * params_->block_size + k) * params_->draft_vocab;
-    const RowMax max = row_max(logits, params_->draft_vocab);
-    if (max.usable()) draft_.load(logits, params_->draft_vocab, max, sampling_);
-    return fault_of(max);
+    return fault_of(draft_.load(logits, params_->draft_vocab, sampling_));
   }
 
   int32_t best() const { return best_; }
@@ -162,6 +155,13 @@ class CpuRows {
   }
 
  private:
+  dspark_round_end load_target_row(const float* logits) {
+    const bool greedy = sampling_.mode == DSPARK_GREEDY;
+    const RowMax max = greedy ? row_max(logits, params_->vocab) : target_.load(logits, params_->vocab, sampling_);
+    best_ = max.id;
+    return fault_of(max);
+  }
+
   /// Both lists ascend in target ids, so one walk over the two is enough.
   void subtract_draft(int64_t count) {
     const double draft_scale = 1.0 / draft_.row().total;

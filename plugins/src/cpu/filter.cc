@@ -14,13 +14,33 @@ T* room(std::vector<T>& values, int64_t size) {
   return values.data();
 }
 
+bool uses_top_k(const Sampling& sampling, int64_t size) { return sampling.top_k > 0 && sampling.top_k < size; }
+
 }  // namespace
 
+RowMax CpuRow::load(const float* logits, int64_t size, const Sampling& sampling) {
+  row_.logits = logits;
+  row_.size = size;
+  const RowMax max = uses_top_k(sampling, size) ? ranked_.read(logits, size) : row_max(logits, size);
+  if (max.usable()) filter(max, sampling);
+  return max;
+}
+
 void CpuRow::load(const float* logits, int64_t size, const RowMax& max, const Sampling& sampling) {
-  const float impossible = -std::numeric_limits<float>::infinity();
-  row_ = {logits,          size, static_cast<double>(max.value), 1.0 / static_cast<double>(sampling.temperature), 0.0,
-          {impossible, -1}};
-  const bool top_k = sampling.top_k > 0 && sampling.top_k < size;
+  row_.logits = logits;
+  row_.size = size;
+  if (uses_top_k(sampling, size)) ranked_.read(logits, size);
+  filter(max, sampling);
+}
+
+/// The row itself is known.
+void CpuRow::filter(const RowMax& max, const Sampling& sampling) {
+  const float* logits = row_.logits;
+  const int64_t size = row_.size;
+  row_.max = static_cast<double>(max.value);
+  row_.inverse_temperature = 1.0 / static_cast<double>(sampling.temperature);
+  row_.boundary = {-std::numeric_limits<float>::infinity(), -1};
+  const bool top_k = uses_top_k(sampling, size);
   const bool top_p = sampling.top_p < 1.f;
   const bool min_p = sampling.min_p > 0.f;
   dense_ = !(top_k || top_p || min_p);
@@ -51,10 +71,10 @@ void CpuRow::load(const float* logits, int64_t size, const RowMax& max, const Sa
 }
 
 void CpuRow::list_top_k(int64_t top_k) {
-  first_ranked(row_.logits, row_.size, top_k, best_);
-  count_ = static_cast<int64_t>(best_.size());
+  const std::vector<Ranked>& first = ranked_.first(top_k);
+  count_ = static_cast<int64_t>(first.size());
   int32_t* ids = room(ids_, count_);
-  for (int64_t i = 0; i < count_; ++i) ids[i] = best_[static_cast<size_t>(i)].id;
+  for (int64_t i = 0; i < count_; ++i) ids[i] = first[static_cast<size_t>(i)].id;
   std::sort(ids, ids + count_);
   row_.total = listed_weights(row_.logits, ids, count_, row_.max, row_.inverse_temperature, room(weights_, count_));
 }

@@ -15,7 +15,11 @@ namespace dspark {
 /// A filtered row with its kept tokens listed, and the memory for it, reused from row to row.
 class CpuRow {
  public:
-  /// Filters logits [size]; `max` is row_max of them and usable. Keeps the pointer, not the values.
+  /// Filters logits [size] and returns their row_max; where it is not usable nothing else of this row is. Keeps the
+  /// pointer, not the values.
+  RowMax load(const float* logits, int64_t size, const Sampling& sampling);
+
+  /// The same, where the maximum is known already and usable.
   void load(const float* logits, int64_t size, const RowMax& max, const Sampling& sampling);
 
   const FilteredRow& row() const { return row_; }
@@ -37,6 +41,7 @@ class CpuRow {
     double weight;
   };
 
+  void filter(const RowMax& max, const Sampling& sampling);
   void list_top_k(int64_t top_k);
   void list_nucleus_candidates(double least_weight);
   void list_at_least(double weight);
@@ -49,7 +54,7 @@ class CpuRow {
   std::vector<int32_t> ids_;
   std::vector<double> weights_;
   std::vector<double> all_weights_;
-  std::vector<Ranked> best_;
+  FirstRanked ranked_;
   std::vector<Candidate> candidates_;
   std::vector<int32_t> noise_ids_;
 };

@@ -14,7 +14,8 @@ namespace dspark {
 
 void write_logprobs(const float* logits, int64_t vocab, int32_t token, int32_t num, const LogprobsRow& out) {
   out.clear();
-  const RowMax max = row_max(logits, vocab);
+  thread_local FirstRanked ranked;
+  const RowMax max = ranked.read(logits, vocab);
   if (!max.usable()) {
     out.put(0, token, std::numeric_limits<double>::quiet_NaN());
     return;
@@ -24,8 +25,7 @@ void write_logprobs(const float* logits, int64_t vocab, int32_t token, int32_t n
   out.put(0, token, static_cast<double>(logits[token]) - normaliser);
   *out.rank = 1 + static_cast<int32_t>(row_count_above(logits, vocab, logits[token]));
   if (num == 0) return;
-  thread_local std::vector<Ranked> best;
-  first_ranked(logits, vocab, num, best);
+  std::vector<Ranked> best = ranked.first(num);
   std::sort(best.begin(), best.end(), [](const Ranked& a, const Ranked& b) { return a.before(b); });
   for (size_t i = 0; i < best.size(); ++i) {
     out.put(static_cast<int64_t>(i) + 1, best[i].id, static_cast<double>(best[i].logit) - normaliser);

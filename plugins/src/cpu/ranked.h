@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "rows.h"
+
 namespace dspark {
 
 /// A token by its place in the order.
@@ -14,9 +16,22 @@ struct Ranked {
   bool before(const Ranked& other) const { return logit > other.logit || (logit == other.logit && id < other.id); }
 };
 
-/// The `count` first tokens of row [size] among those above -inf, fewer where there are fewer, in no order.
-/// count >= 1. NaN is passed over.
-void first_ranked(const float* row, int64_t size, int64_t count, std::vector<Ranked>& first);
+/// Finds the first tokens of a row, with memory that is reused from row to row.
+class FirstRanked {
+ public:
+  /// One pass over row [size]: its maximum, and what `first` needs. The row must stay until then.
+  RowMax read(const float* row, int64_t size);
+
+  /// The `count` >= 1 first tokens of the row read last, of those above -inf; fewer where there are fewer, in no order.
+  const std::vector<Ranked>& first(int64_t count);
+
+ private:
+  const float* row_ = nullptr;
+  int64_t size_ = 0;
+  std::vector<float> peaks_;
+  std::vector<float> order_;
+  std::vector<Ranked> found_;
+};
 
 }  // namespace dspark
 #endif  // DSPARK_SRC_CPU_RANKED_H_

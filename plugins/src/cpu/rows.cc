@@ -131,6 +131,48 @@ DSPARK_CLONES RowMax row_max(const float* row, int64_t size) {
   return best;
 }
 
+DSPARK_CLONES RowMax row_peaks(const float* row, int64_t size, float* peaks) {
+  constexpr float kNone = -std::numeric_limits<float>::infinity();
+  constexpr int32_t kMagnitude = 0x7FFFFFFF;
+  constexpr int32_t kInfinity = 0x7F800000;
+  constexpr int kChains = 4; /* maxima that do not wait for each other */
+  Int16 bits[kChains] = {};  /* largest magnitude as an integer: above that of infinity only for NaN */
+  RowMax best{kNone, -1, false};
+  int64_t best_start = 0;
+  for (int64_t start = 0; start < size; start += kPeakBlock, peaks += kPeakLanes) {
+    const int64_t count = std::min(kPeakBlock, size - start);
+    Float16 largest[kChains];
+    for (auto& chain : largest) chain = Float16{} + kNone;
+    const auto take = [&](int chain, const Float16& value) __attribute__((always_inline)) {
+      largest[chain] = larger(value, largest[chain]);
+      bits[chain] = larger((Int16)value & kMagnitude, bits[chain]);
+    };
+    int64_t i = 0;
+    for (; i + kChains * kPeakLanes <= count; i += kChains * kPeakLanes) {
+      for (int c = 0; c < kChains; ++c) take(c, load<Float16>(row + start + i + c * kPeakLanes));
+    }
+    for (; i < count; i += kPeakLanes) {
+      Float16 rest = Float16{} + kNone;
+      memcpy(&rest, row + start + i, static_cast<size_t>(std::min(kPeakLanes, count - i)) * sizeof(float));
+      take(0, rest);
+    }
+    const Float16 block = larger(larger(largest[1], largest[0]), larger(largest[3], largest[2]));
+    store(peaks, block);
+    const float value = largest_lane(block);
+    if (value > best.value) {
+      best.value = value;
+      best_start = start;
+    }
+  }
+  const Int16 magnitude = larger(larger(bits[1], bits[0]), larger(bits[3], bits[2]));
+  best.has_nan = largest_lane(magnitude) > kInfinity;
+  if (best.value == kNone) return best;
+  int64_t id = best_start;
+  while (row[id] != best.value) ++id;
+  best.id = static_cast<int32_t>(id);
+  return best;
+}
+
 DSPARK_CLONES double row_weights(const float* row, int64_t size, double max, double inverse_temperature,
                                  double* weights) {
   Double8 sums = {};

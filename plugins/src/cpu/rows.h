@@ -22,6 +22,18 @@ struct RowMax {
 /// Largest value and its lowest id, in one pass over memory.
 RowMax row_max(const float* row, int64_t size);
 
+/// Ids that one peak stands for.
+constexpr int64_t kPeakSpan = 128;
+/// A block of a row has 16 peaks: that of lane l stands for the ids l, l + 16, ... of the block.
+constexpr int64_t kPeakLanes = 16;
+constexpr int64_t kPeakBlock = kPeakSpan * kPeakLanes;
+
+constexpr int64_t num_peaks(int64_t size) { return (size + kPeakBlock - 1) / kPeakBlock * kPeakLanes; }
+
+/// As row_max, and the largest value under every peak (-inf where there is none) into peaks [num_peaks(size)]: whoever
+/// looks for the first tokens of the row then needs a few blocks of it only.
+RowMax row_peaks(const float* row, int64_t size, float* peaks);
+
 /// weights[i] = exp((row[i] - max) * inverse_temperature), [size]; returns their sum.
 double row_weights(const float* row, int64_t size, double max, double inverse_temperature, double* weights);
 

@@ -157,7 +157,6 @@ void RuledRows::open(const dspark_accept_params& params, int64_t request) {
 }
 
 const float* RuledRows::processed(const float* logits, int64_t k) {
-  if (!active_) return logits;
   float* changed = nullptr;
   const auto row = [&] { return changed ? changed : changed = copy(logits, -1); };
   const int64_t mask = mask_row(params_->rules, first_row_ + k);

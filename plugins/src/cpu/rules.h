@@ -35,6 +35,9 @@ class RuledRows {
  public:
   void open(const dspark_accept_params& params, int64_t request);
 
+  /// False: no row is changed.
+  bool active() const { return active_; }
+
   /// Row k: `logits` itself where nothing changes, else an array of this object that holds until the next call.
   const float* processed(const float* logits, int64_t k);
 
