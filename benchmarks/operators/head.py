@@ -7,8 +7,6 @@ the rest of the step is smallest and what a signal costs shows most.
 
 from __future__ import annotations
 
-import statistics
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +17,7 @@ from dspark_runtime import dspark_ops
 from dspark_runtime.contract import names
 from dspark_trt.head_storage import store_markov_w2
 from operators.bandwidth import reader
+from operators.turns import alternate
 
 Array = np.ndarray[Any, np.dtype[Any]]
 READ = "read"
@@ -52,7 +51,7 @@ def measure_head(vocab: int, rank: int, batches: Sequence[int], repeats: int) ->
         word = number | (TOP_K << names.SIGNAL_BITS if signal == "topk_mass" else 0)
         step = steps[batches[0]] | {"confidence_signal": np.full(batches[0], word, np.int32)}
         calls[f"int8, signal {signal}", batches[0]] = _call(step | stored["int8"])
-    seconds = _alternate(calls, repeats)
+    seconds = alternate(calls, repeats)
     rate = {key: sizes[key] / seconds[key] / 1e9 for key in sizes}
     return [
         Row(
@@ -95,15 +94,3 @@ def _step(rng: np.random.Generator, vocab: int, rank: int, batch: int) -> dict[s
 
 def _call(arguments: Mapping[str, Any]) -> Callable[[], object]:
     return lambda: dspark_ops.draft(**arguments)
-
-
-def _alternate(calls: Mapping[tuple[str, int], Callable[[], object]], repeats: int) -> dict[tuple[str, int], float]:
-    """Median seconds of each call; they take turns, so that a busy moment of the machine meets all of them."""
-    times: dict[tuple[str, int], list[float]] = {key: [] for key in calls}
-    for _ in range(repeats + 1):
-        for key, call in calls.items():
-            start = time.perf_counter()
-            call()
-            times[key].append(time.perf_counter() - start)
-    # The first call of each allocates.
-    return {key: statistics.median(record[1:]) for key, record in times.items()}

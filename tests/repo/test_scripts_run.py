@@ -88,6 +88,15 @@ def test_benchmark_head_prints_every_storage_and_signal(tmp_path: Path) -> None:
     assert all(row["ms"] > 0 and row["what"] in shown for row in rows)
 
 
+def test_benchmark_ops_prints_every_operator_beside_another(tmp_path: Path) -> None:
+    report = tmp_path / "report.json"
+    shown = run("benchmarks/ops.py", "--quick", "--json", report)
+    lines = json.loads(report.read_text())["lines"]
+    assert {line["operator"] for line in lines} == {"accept", "draft", "attention"}
+    assert {line["other"].split()[0] for line in lines} == {"NumPy", "PyTorch", "read", "ONNX"}
+    assert all(line["ratio"] > 0 and f"{line['ratio']:.2f}x" in shown for line in lines)
+
+
 def test_benchmark_bundle_that_is_missing_is_one_line() -> None:
     command = [sys.executable, "benchmarks/decode.py", "--part", "demo", "--bundle", "absent"]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)

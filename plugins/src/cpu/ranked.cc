@@ -13,22 +13,35 @@ RowMax FirstRanked::read(const float* row, int64_t size) {
   return row_peaks(row, size, peaks_.data());
 }
 
+float FirstRanked::bar(int64_t count) {
+  // `count` disjoint parts of the row with a value of at least b hold `count` tokens of at least b: none below the
+  // count-th largest maximum of any parts is among the first. Three times as many parts as tokens leave few others
+  // above it, and selecting among few costs little: every comparison of a selection is a branch that nobody foresees.
+  const int64_t num = static_cast<int64_t>(peaks_.size());
+  if (count > num) return -std::numeric_limits<float>::infinity();
+  // Part i holds the peaks i, i + num_parts, ...
+  const int64_t num_parts = std::min(3 * count, num);
+  parts_.assign(peaks_.begin(), peaks_.begin() + num_parts);
+  float* parts = parts_.data();
+  for (int64_t start = num_parts; start < num; start += num_parts) {
+    const float* peaks = peaks_.data() + start;
+    const int64_t size = std::min(num_parts, num - start);
+    for (int64_t i = 0; i < size; ++i) parts[i] = peaks[i] > parts[i] ? peaks[i] : parts[i];
+  }
+  std::nth_element(parts_.begin(), parts_.begin() + (count - 1), parts_.end(), std::greater<float>());
+  return parts_[static_cast<size_t>(count - 1)];
+}
+
 const std::vector<Ranked>& FirstRanked::first(int64_t count) {
   constexpr float kNone = -std::numeric_limits<float>::infinity();
-  // `count` peaks are `count` tokens of the row: none below the least of them is among the first.
-  float bar = kNone;
-  if (count < static_cast<int64_t>(peaks_.size())) {
-    order_ = peaks_;
-    std::nth_element(order_.begin(), order_.begin() + (count - 1), order_.end(), std::greater<float>());
-    bar = order_[static_cast<size_t>(count - 1)];
-  }
+  const float least = bar(count);
   found_.clear();
   for (size_t p = 0; p < peaks_.size(); ++p) {
-    if (!(peaks_[p] >= bar) || peaks_[p] == kNone) continue;
-    const int64_t block = static_cast<int64_t>(p) / kPeakLanes * kPeakBlock;
-    const int64_t end = std::min(block + kPeakBlock, size_);
-    for (int64_t id = block + static_cast<int64_t>(p) % kPeakLanes; id < end; id += kPeakLanes) {
-      if (row_[id] >= bar && row_[id] > kNone) found_.push_back({row_[id], static_cast<int32_t>(id)});
+    if (!(peaks_[p] >= least) || peaks_[p] == kNone) continue;
+    const int64_t start = static_cast<int64_t>(p) * kPeakSpan;
+    const int64_t end = std::min(start + kPeakSpan, size_);
+    for (int64_t id = start; id < end; ++id) {
+      if (row_[id] >= least && row_[id] > kNone) found_.push_back({row_[id], static_cast<int32_t>(id)});
     }
   }
   if (static_cast<int64_t>(found_.size()) > count) {

@@ -26,10 +26,13 @@ class FirstRanked {
   const std::vector<Ranked>& first(int64_t count);
 
  private:
+  /// No token below this is among the `count` first.
+  float bar(int64_t count);
+
   const float* row_ = nullptr;
   int64_t size_ = 0;
   std::vector<float> peaks_;
-  std::vector<float> order_;
+  std::vector<float> parts_;
   std::vector<Ranked> found_;
 };
 

@@ -22,16 +22,13 @@ struct RowMax {
 /// Largest value and its lowest id, in one pass over memory.
 RowMax row_max(const float* row, int64_t size);
 
-/// Ids that one peak stands for.
+/// Ids that one peak stands for: those of peak p are p * kPeakSpan and the ones behind it.
 constexpr int64_t kPeakSpan = 128;
-/// A block of a row has 16 peaks: that of lane l stands for the ids l, l + 16, ... of the block.
-constexpr int64_t kPeakLanes = 16;
-constexpr int64_t kPeakBlock = kPeakSpan * kPeakLanes;
 
-constexpr int64_t num_peaks(int64_t size) { return (size + kPeakBlock - 1) / kPeakBlock * kPeakLanes; }
+constexpr int64_t num_peaks(int64_t size) { return (size + kPeakSpan - 1) / kPeakSpan; }
 
 /// As row_max, and the largest value under every peak (-inf where there is none) into peaks [num_peaks(size)]: whoever
-/// looks for the first tokens of the row then needs a few blocks of it only.
+/// looks for the first tokens of the row then reads a few spans of it only.
 RowMax row_peaks(const float* row, int64_t size, float* peaks);
 
 /// weights[i] = exp((row[i] - max) * inverse_temperature), [size]; returns their sum.
