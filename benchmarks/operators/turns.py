@@ -7,6 +7,9 @@ import time
 from collections.abc import Callable, Hashable, Mapping
 from typing import TypeVar
 
+PAUSE = 0.01
+"""Seconds before each call: worker threads of the one before (OpenMP's) spin for a while after it has returned."""
+
 Key = TypeVar("Key", bound=Hashable)
 
 
@@ -15,6 +18,7 @@ def alternate(calls: Mapping[Key, Callable[[], object]], repeats: int) -> dict[K
     times: dict[Key, list[float]] = {key: [] for key in calls}
     for _ in range(repeats + 1):
         for key, call in calls.items():
+            time.sleep(PAUSE)
             start = time.perf_counter()
             call()
             times[key].append(time.perf_counter() - start)
