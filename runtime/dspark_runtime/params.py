@@ -14,8 +14,11 @@ from numbers import Real
 from typing import Any
 
 from dspark_runtime.contract.errors import ConfigError, shown
-from dspark_runtime.contract.names import ACCEPT_MODES, CUTOFF_POLICIES
 
+ACCEPT_CHOICES = ("greedy", "rejection", "coupled")
+"""Acceptance modes that a request may name; the operators know more."""
+THRESHOLD_POLICIES = ("threshold", "survival")
+"""Policies with one number that a request may name; the operators know more."""
 GREEDY_BELOW = 1e-5
 """Temperatures below this mean greedy decoding (docs/architecture.md)."""
 MAX_TEMPERATURE = 1e6
@@ -34,7 +37,7 @@ class Cutoff:
     """How many of a round's proposals are verified: a policy of DSparkCutoff and its threshold in [0, 1]."""
 
     policy: str
-    """One of CUTOFF_POLICIES."""
+    """`all` or one of THRESHOLD_POLICIES."""
     threshold: float
 
 
@@ -45,7 +48,7 @@ def parse_cutoff(text: str) -> Cutoff | None:
         return None
     if text == "all":
         return Cutoff("all", 0.0)
-    if name not in CUTOFF_POLICIES or name == "all" or not colon:
+    if name not in THRESHOLD_POLICIES or not colon:
         raise ValueError(
             f"cutoff is '{text}', supported are auto, all, off, threshold:X and survival:X with X in [0, 1]"
         )
@@ -82,8 +85,8 @@ class SpeculativeParams:
                 parse_cutoff(self.cutoff)
             except ValueError as error:
                 problems.append(str(error))
-        if not isinstance(self.accept, str) or self.accept not in ("auto", *ACCEPT_MODES):
-            problems.append(f"accept is {shown(self.accept)}, supported are auto, {', '.join(ACCEPT_MODES)}")
+        if not isinstance(self.accept, str) or self.accept not in ("auto", *ACCEPT_CHOICES):
+            problems.append(f"accept is {shown(self.accept)}, supported are auto, {', '.join(ACCEPT_CHOICES)}")
         problems += _integer_problem(self, "max_len", 0, None, ">= 0", optional=True)
         if problems:
             raise ConfigError("speculative parameters: " + "; ".join(problems))
