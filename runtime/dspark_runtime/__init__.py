@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from dspark_runtime.contract.errors import DsparkError
     from dspark_runtime.llm import LLM
     from dspark_runtime.outputs import CompletionOutput, RequestOutput, RequestStats
-    from dspark_runtime.params import SamplingParams, SpeculativeParams
+    from dspark_runtime.params import SamplingParams
+    from dspark_runtime.speculative import SpeculativeParams
 
     __version__: str
 
@@ -40,7 +41,7 @@ _HOME = {
     "RequestOutput": "outputs",
     "RequestStats": "outputs",
     "SamplingParams": "params",
-    "SpeculativeParams": "params",
+    "SpeculativeParams": "speculative",
 }
 
 

@@ -28,7 +28,11 @@ class Detokenizer:
         decode: Callable[[Sequence[int]], str],
         stop: Sequence[str] = (),
         include_stop: bool = False,
+        min_tokens: int = 0,
+        echo: str = "",
     ) -> None:
+        """stop: strings that end the text, looked for once more than `min_tokens` tokens were taken, in what these
+        add. echo: the text that comes before; no stop string begins in it."""
         self._decode = decode
         self._stop = tuple(stop)
         self._include_stop = include_stop
@@ -36,8 +40,12 @@ class Detokenizer:
         self._ids: list[int] = []
         self._start = 0
         self._shown = 0
-        self._text = ""
+        self._text = echo
         self._streamed = 0
+        self._min_tokens = min_tokens
+        self._searched = len(echo)
+        """Length of the text that a stop string may not end in: it was looked through, or came too early."""
+        self._first = len(echo)
         self.stopped_by: str | None = None
         """The stop string that ended the text."""
 
@@ -76,15 +84,16 @@ class Detokenizer:
     def _extend(self, delta: str) -> None:
         if not delta:
             return
-        # A match that ends in the old text would have been found then.
-        longest = max((len(text) for text in self._stop), default=0)
-        start = max(0, len(self._text) - longest + 1)
         self._text += delta
+        searched, self._searched = self._searched, len(self._text)
+        if len(self._ids) <= self._min_tokens:
+            return
         # The earliest end wins, so that the outcome does not depend on how much text came at once; of those the
         # longest string.
         best: tuple[int, int, str] | None = None
         for text in self._stop:
-            found = self._text.find(text, start)
+            # A match that ends in what was searched would have been found then.
+            found = self._text.find(text, max(self._first, searched - len(text) + 1))
             if found >= 0 and (best is None or (found + len(text), found) < best[:2]):
                 best = (found + len(text), found, text)
         if best is not None:
@@ -101,8 +110,9 @@ class Detokenizer:
 
 
 def text_of(decode: Callable[[Sequence[int]], str], ids: Sequence[int]) -> str:
-    """What a Detokenizer makes of all `ids`, decoded at once where that is the same: a byte-fallback decoder writes off
-    a whole run for one incomplete character, most often the one that the length limit cuts."""
+    """What a Detokenizer without stop strings makes of all `ids`, decoded at once where that is the same: a
+    byte-fallback decoder writes off a whole run for one incomplete character, most often the one that the length limit
+    cuts."""
     text = decode(ids)
     if REPLACEMENT not in text:
         return text

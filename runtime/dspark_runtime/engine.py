@@ -16,6 +16,14 @@ from dspark_runtime.profile import Profiler
 from dspark_runtime.request import Request
 from dspark_runtime.scheduler import Scheduler
 
+FAULTS = {
+    "nan": "the model's logits are not numbers (NaN) at this position; check the checkpoint's weights",
+    "infinite": "the model's logits are infinite at this position; check the checkpoint's weights",
+    "impossible": "no token is possible at this position: allowed_token_ids, bad_words, logit_bias and min_tokens "
+    "together leave none, or all of the model's logits are -inf",
+}
+"""Ends of a round (ROUND_END_REASONS) that gave no token, in words. They end their request and no other."""
+
 
 class Engine:
     """Requests in, finished requests out, one step at a time. Not thread-safe: one caller at a time."""
@@ -74,35 +82,40 @@ class Engine:
         request.computed = plan.start + len(plan.tokens)
         if plan.drafts:
             request.draft_computed = min(result.draft_lengths[0], request.computed)
+        if plan.scored:
+            # A request that lost its slot half-way begins again.
+            request.prompt_logprobs[plan.start :] = result.prompt_logprobs
         if request.computed < request.prefill_end:
             return []
         self._scheduler.prefilled(request)
         if not plan.draws:
             return []
-        self._emit(request, result.tokens[0], request.draft_computed)
+        self._emit(request, result, 0, request.draft_computed)
         return [request]
 
     def _commit_round(self, plan: RoundPlan, result: StepResult) -> list[Request]:
         requests = [self._scheduler.in_slot(slot) for slot in plan.slots]
         for i, request in enumerate(requests):
             accepted = result.accepted[i]
-            emitted = self._emit(request, result.tokens[i], result.draft_lengths[i])
+            emitted = self._emit(request, result, i, result.draft_lengths[i])
             request.rounds += 1
             request.proposed += result.proposed[i]
-            # A stop inside the kept proposals decides nothing about those behind it.
+            # A stop inside the kept proposals decides nothing about those behind it, and a fault nothing about its own.
             request.verified += result.verified[i] if emitted > accepted else emitted
             request.accepted += min(accepted, emitted)
+            request.control.completed(result.verified[i], accepted)
         return requests
 
-    def _emit(self, request: Request, tokens: tuple[int, ...], draft_length: int) -> int:
-        """Append tokens up to the first stop; returns how many. The stop that comes first wins, a stop before the
-        length limit at the same token.
+    def _emit(self, request: Request, result: StepResult, index: int, draft_length: int) -> int:
+        """Append the tokens of entry `index` up to the first stop; returns how many. The stop that comes first wins, a
+        stop before the length limit at the same token, and both before a fault behind them.
 
         draft_length: rows that a draft's own caches have now.
         """
+        tokens = result.tokens[index]
         detokenizer = self._detokenizers.get(request.request_id)
         params = request.params
-        if request.first_token_time is None:
+        if request.first_token_time is None and tokens:
             request.first_token_time = self.clock()
         end: tuple[str, str | int | None] | None = None
         before = len(request.tokens)
@@ -120,13 +133,20 @@ class Engine:
                 end = "length", None
             if end is not None:
                 break
+        emitted = len(request.tokens) - before
+        if params.logprobs is not None:
+            request.logprobs.extend(result.logprobs[index][:emitted])
+        fault = FAULTS.get(result.ends[index]) if end is None else None
+        if fault is not None:
+            request.error = fault
+            end = "error", None
         # Before the request leaves its slot, whose rows others may take over.
         request.computed = len(request.tokens) - 1
         if request.drafts:
             request.draft_computed = min(draft_length, request.computed)
         if end is not None:
             self._finish(request, *end)
-        return len(request.tokens) - before
+        return emitted
 
     def _finish(self, request: Request, reason: str, stop_reason: str | int | None) -> None:
         request.finish_reason, request.stop_reason = reason, stop_reason
@@ -135,4 +155,4 @@ class Engine:
         detokenizer = self._detokenizers.pop(request.request_id, None)
         if detokenizer is not None:
             detokenizer.finish()
-        self._scheduler.finish(request)
+        self._scheduler.finish(request, spoilt=reason == "error")

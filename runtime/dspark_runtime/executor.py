@@ -8,28 +8,43 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
 
 from dspark_runtime.bundle import Bundle
 from dspark_runtime.contract import names
-from dspark_runtime.contract.errors import DsparkError
 from dspark_runtime.contract.graph_io import expected_tensors
 from dspark_runtime.contract.manifest import DraftInfo, Manifest
 from dspark_runtime.drafting.base import Drafter, Proposals
 from dspark_runtime.drafting.dspark import DSparkDrafter
 from dspark_runtime.drafting.model import ModelDrafter
-from dspark_runtime.plan import PrefillPlan, RoundPlan, StepPlan, StepResult
+from dspark_runtime.plan import PrefillPlan, RoundPlan, StepPlan, StepResult, TokenLogprobs
 from dspark_runtime.profile import Profiler
+from dspark_runtime.sessions.acceptance import (
+    AcceptInputs,
+    AcceptOutputs,
+    Outcome,
+    TokenHistory,
+    logprob_entries,
+    outcome,
+)
 from dspark_runtime.sessions.agreement import check_agreement
-from dspark_runtime.sessions.base import Array, Binding, IntArray, Session, Tensor
+from dspark_runtime.sessions.base import Array, Binding, FloatArray, IntArray, Session, Tensor
 from dspark_runtime.sessions.buffers import Buffer, allocate_caches
 from dspark_runtime.sessions.machine import check_machine
 from dspark_runtime.sessions.onnxruntime import OnnxRuntimeSession
-from dspark_runtime.sessions.operators import HEAD_FILE, HostDraft, host_accept, operator_seconds, read_head
+from dspark_runtime.sessions.operators import (
+    HEAD_FILE,
+    HostDraft,
+    host_accept,
+    host_logprobs,
+    operator_seconds,
+    read_head,
+)
 from dspark_runtime.sessions.packing import Packer
-from dspark_runtime.sessions.sampling import RuleInputs, SamplingInputs
+from dspark_runtime.sessions.sampling import SamplingInputs
 from dspark_runtime.sessions.slices import SlotSlices
 
 log = logging.getLogger(__name__)
@@ -80,9 +95,15 @@ class BundleExecutor:
         self._packer = self._make_packer(target, limits.max_batch_size, manifest.target.min_rows, causal=True)
         prefill_packer = self._make_packer(target, 1, manifest.target.min_rows, causal=True)
         self._slices = SlotSlices(target, self.caches, prefill_packer)
+        # Apart, because what is bound once as an output stays bound: here the logits of every row.
+        self._scored_slices = SlotSlices(target, self.caches, prefill_packer)
         self._sampling = SamplingInputs(target)
         self._prefill_sampling = SamplingInputs(target)
-        self._rules = RuleInputs(target, limits.cache_capacity, manifest.target.vocab_size)
+        vocab, block_size = manifest.target.vocab_size, manifest.draft.block_size if manifest.draft is not None else 0
+        self._history = TokenHistory(target, limits.max_batch_size, limits.cache_capacity)
+        self._accept = AcceptInputs(target, self._history, vocab, block_size)
+        self._prefill_accept = AcceptInputs(target, self._history, vocab, block_size)
+        self._outputs = AcceptOutputs(target)
         self._min_rows = manifest.target.min_rows
         make = target.tensor
         self._logit_rows = Buffer(np.int32, make)
@@ -90,8 +111,6 @@ class BundleExecutor:
         self._no_tokens = Buffer(np.int32, make)
         self._no_logits = Buffer(np.float32, make)
         self._logits = Buffer(np.float32, make)
-        self._accepted = Buffer(np.int32, make)
-        self._tokens = Buffer(np.int32, make)
         self._drafter: Drafter | None = None
         self._context_packer: Packer | None = None
         if manifest.draft is not None:
@@ -130,22 +149,39 @@ class BundleExecutor:
                 cache[plan.slot] = 0
         if plan.copy_from is not None:
             self._copy_rows(plan.copy_from, plan.slot, plan.start)
-        binding, packer = self._slices.of(plan.slot)
+        binding, packer = (self._scored_slices if plan.scored else self._slices).of(plan.slot)
         inputs = packer.pack(
             np.zeros(1, np.int32),
             np.array([plan.start], np.int32),
             np.array([count], np.int32),
             np.array(plan.tokens, np.int32),
         )
-        # The anchor of the first draw is the prompt's last token, whichever chunk this is.
-        inputs |= self._prefill_sampling.fill((plan.sampling,), np.array([plan.prompt_length - 1], np.int32))
-        rows, offsets = np.array([count - 1], np.int32), np.array([0, 1], np.int32)
-        _, tokens = self._target(binding, inputs, rows, offsets, None, nullcontext())
-        _refuse_faults(np.zeros(1, np.int32), tokens)
+        self._history.write(plan.slot, plan.start, plan.tokens)
+        # The anchor of the first draw is the prompt's last token; what an earlier chunk draws means nothing.
+        sampling = (plan.sampling,)
+        inputs |= self._prefill_sampling.fill(sampling, np.array([plan.start + count - 1], np.int32))
+        # The row that draws comes first, whatever else is wanted.
+        scores = bool(plan.scored)
+        rows, offsets = np.array([count - 1, *range(len(plan.scored))], np.int32), np.array([0, 1], np.int32)
+        inputs |= self._prefill_accept.fill((plan.slot,), sampling, offsets, self._num_rows(rows), None)
+        found, logits = self._target(binding, inputs, rows, offsets, None, nullcontext(), wants_logits=scores)
         self._protect(plan.slot, plan.start + count)
         draft_length = self._drafter.prefill(plan) if self._drafter is not None else 0
+        scored: tuple[TokenLogprobs, ...] = ()
+        if scores:
+            assert logits is not None
+            wanted = np.array(plan.scored, np.int32)
+            values, ids, ranks = host_logprobs(logits[1 : len(rows)], wanted, plan.num_scored)
+            scored = logprob_entries(values, ids, ranks, len(wanted), plan.num_scored)
         return StepResult(
-            proposed=(0,), verified=(0,), accepted=(0,), tokens=((int(tokens[0, 0]),),), draft_lengths=(draft_length,)
+            proposed=(0,),
+            verified=(0,),
+            accepted=(0,),
+            tokens=found.kept(),
+            ends=found.reasons(),
+            draft_lengths=(draft_length,),
+            logprobs=found.reported(sampling),
+            prompt_logprobs=scored,
         )
 
     def _round(self, plan: RoundPlan) -> StepResult:
@@ -165,21 +201,28 @@ class BundleExecutor:
         token_ids = block[np.arange(self.block_size + 1) < counts[:, None]]
         inputs = self._packer.pack(slots, lengths, counts, token_ids)
         inputs |= self._sampling.fill(plan.sampling, lengths)
+        self._history.write_blocks(slots, lengths, block)
         rows = np.arange(len(token_ids), dtype=np.int32)
         timer = self._profiler.target_session()
-        accepted, tokens = self._target(self._binding, inputs, rows, row_offsets, proposals, timer)
-        _refuse_faults(accepted, tokens)
+        confidences = None if proposals is None else proposals.confidences
+        inputs |= self._accept.fill(plan.slots, plan.sampling, row_offsets, self._num_rows(rows), confidences)
+        found, _ = self._target(self._binding, inputs, rows, row_offsets, proposals, timer, wants_logits=False)
         if self._override is not None:
-            accepted, tokens = _force(self._override(plan, verify, accepted), accepted, tokens, block)
+            found = _force(self._override(plan, verify, found.accepted), found, block)
         self._protect(slots, lengths + counts)
-        kept = accepted.tolist()
         return StepResult(
             proposed=(0,) * num_requests if proposals is None else tuple(proposals.proposed.tolist()),
             verified=tuple(verify.tolist()),
-            accepted=tuple(kept),
-            tokens=tuple(tuple(row[: j + 1]) for row, j in zip(tokens.tolist(), kept, strict=True)),
+            accepted=tuple(found.accepted.tolist()),
+            tokens=found.kept(),
+            ends=found.reasons(),
             draft_lengths=_draft_lengths(plan) if proposals is None else proposals.draft_lengths,
+            logprobs=found.reported(plan.sampling),
         )
+
+    def _num_rows(self, rows: IntArray) -> int:
+        """N, rows of logits of a step that wants those in `rows`."""
+        return max(len(rows), self._min_rows)
 
     def _target(
         self,
@@ -189,17 +232,16 @@ class BundleExecutor:
         row_offsets: IntArray,
         proposals: Proposals | None,
         timer: AbstractContextManager[None],
-    ) -> tuple[IntArray, IntArray]:
-        """Run the target; accepted [R] and tokens [R, K+1]. rows [N]: packed rows whose logits are wanted; row_offsets
-        [R+1]: which of them belong to a request."""
-        num_requests, num_rows = len(row_offsets) - 1, max(len(rows), self._min_rows)
+        wants_logits: bool,
+    ) -> tuple[Outcome, FloatArray | None]:
+        """Run the target; what was accepted, and the logits [N, V] where wanted. rows: packed rows whose logits are
+        computed; row_offsets [R+1]: which of them belong to a request."""
+        num_requests, num_rows = len(row_offsets) - 1, self._num_rows(rows)
         logit_rows = inputs[names.LOGIT_ROWS] = self._logit_rows.view(num_rows)
         logit_rows.array[: len(rows)] = rows
         logit_rows.array[len(rows) :] = rows[-1]
         offsets = inputs[names.ROW_OFFSETS] = self._row_offsets.view(num_requests + 1)
         offsets.array[:] = row_offsets
-        num_slots = len(inputs[names.WRITE_INDICES].array)
-        inputs |= self._rules.fill(num_requests, num_rows, num_slots, self.block_size)
         draft = self._manifest.draft
         if draft is not None:
             inputs[names.DRAFT_TOKENS] = (
@@ -209,21 +251,25 @@ class BundleExecutor:
             inputs[names.DRAFT_LOGITS] = (
                 self._no_logits.view(0, self.block_size, draft.draft_vocab) if logits is None else logits
             )
+        outputs: dict[str, Tensor] = {}
+        if wants_logits or not self._in_graph:
+            outputs[names.LOGITS] = self._logits.view(num_rows, self._manifest.target.vocab_size)
+        logits_array = outputs[names.LOGITS].array if outputs else None
         if not self._in_graph:
-            row_logits = self._logits.view(num_rows, self._manifest.target.vocab_size)
             with timer:
-                binding.run(inputs, {names.LOGITS: row_logits})
-            return host_accept(row_logits.array, inputs, self._d2t)
-        accepted = self._accepted.view(num_requests)
-        tokens = self._tokens.view(num_requests, self.block_size + 1)
+                binding.run(inputs, outputs)
+            assert logits_array is not None
+            return host_accept(logits_array, inputs, self._d2t), logits_array
+        outputs |= self._outputs.bind(num_requests, self.block_size)
         with timer:
-            binding.run(inputs, {names.ACCEPTED: accepted, names.TOKENS: tokens})
-        return accepted.array, tokens.array
+            binding.run(inputs, outputs)
+        return outcome(outputs), logits_array
 
     def _copy_rows(self, source: int, slot: int, rows: int) -> None:
         """The first rows of every cache, a draft's own included: what it lacks there means nothing here either."""
         for cache in self.caches.values():
             cache[slot, :, :rows] = cache[source, :, :rows]
+        self._history.copy(source, slot, rows)
         self._protect(slot, rows)
         if self._drafter is not None:
             self._drafter.protect(slot, rows)
@@ -234,26 +280,19 @@ class BundleExecutor:
             self._context_packer.protect(slots, rows)
 
 
-def _refuse_faults(accepted: IntArray, tokens: IntArray) -> None:
-    """DsparkError where the target's logits gave a request no token of its own."""
-    faulty = np.flatnonzero(tokens[np.arange(len(accepted)), accepted] < 0)
-    if len(faulty):
-        raise DsparkError(f"the target's logits of request {faulty[0]} of the step are not finite")
-
-
 def _draft_lengths(plan: RoundPlan) -> tuple[int, ...]:
     """Rows of a draft that did not run: those before the tokens it has not read."""
     return tuple(length + 1 - len(unseen) for length, unseen in zip(plan.lengths, plan.unseen, strict=True))
 
 
-def _force(forced: IntArray, accepted: IntArray, tokens: IntArray, block: IntArray) -> tuple[IntArray, IntArray]:
+def _force(forced: IntArray, found: Outcome, block: IntArray) -> Outcome:
     """The outcome with other accepted counts: the first `forced` proposals, then what the target drew last."""
-    drawn = tokens[np.arange(len(accepted)), accepted]
-    changed = np.full_like(tokens, -1)
+    drawn = found.tokens[np.arange(len(forced)), found.accepted]
+    changed = np.full_like(found.tokens, -1)
     for i, count in enumerate(forced):
         changed[i, :count] = block[i, 1 : count + 1]
         changed[i, count] = drawn[i]
-    return forced, changed
+    return replace(found, accepted=forced, tokens=changed)
 
 
 def open_executor(

@@ -19,24 +19,28 @@ from typing import Any, TypeGuard
 import numpy as np
 
 from dspark_runtime.bundle import CHAT_TEMPLATE, Bundle, open_bundle
+from dspark_runtime.checks import as_integer
 from dspark_runtime.contract.errors import ConfigError, DsparkError, shown
 from dspark_runtime.contract.manifest import Manifest
 from dspark_runtime.contract.names import GENERATION_CONFIG, TOKENIZER, TOKENIZER_CONFIG
-from dspark_runtime.detokenize import Detokenizer, text_of
 from dspark_runtime.engine import Engine
 from dspark_runtime.executor import AcceptanceOverride, open_executor
-from dspark_runtime.outputs import CompletionOutput, RequestOutput, RequestStats
-from dspark_runtime.params import SamplingParams, as_integer
+from dspark_runtime.jobs import Job, job_output, make_job
+from dspark_runtime.outputs import RequestOutput
+from dspark_runtime.params import SamplingParams
 from dspark_runtime.profile import Profile
-from dspark_runtime.request import Request, make_request
+from dspark_runtime.request import Request
 from dspark_runtime.scheduler import CHUNK_TOKENS, Scheduler
 from dspark_runtime.tokenizer import Message, Tokenizer
 
 log = logging.getLogger(__name__)
 
 Prompt = str | Sequence[int]
-_DEFAULT_FIELDS = {"temperature": float, "top_k": int, "top_p": float, "min_p": float, "max_new_tokens": int}
-"""Of generation_config.json, those that vLLM takes over as defaults and that we support."""
+_DEFAULT_FIELDS = {
+    "temperature": float, "top_k": int, "top_p": float, "min_p": float, "repetition_penalty": float,
+    "max_new_tokens": int,
+}  # fmt: skip
+"""Of generation_config.json, those that vLLM takes over as defaults."""
 
 
 class RenderedPrompt(str):
@@ -56,6 +60,10 @@ class LLMStats:
     proposed: int = 0
     verified: int = 0
     accepted: int = 0
+    samples: int = 0
+    """Outputs that have a token."""
+    lossless: bool = True
+    """Whether all outputs are the target's own."""
 
     def plus(self, output: RequestOutput) -> LLMStats:
         stats = output.stats
@@ -67,12 +75,14 @@ class LLMStats:
             proposed=self.proposed + stats.proposed,
             verified=self.verified + stats.verified,
             accepted=self.accepted + stats.accepted,
+            samples=self.samples + stats.samples,
+            lossless=self.lossless and stats.lossless,
         )
 
     @property
     def accepted_length(self) -> float:
-        """Tokens per round and request, the target's own included; 0 without a round."""
-        return (self.output_tokens - self.requests) / self.rounds if self.rounds else 0.0
+        """Tokens per round and output, the target's own included; 0 without a round."""
+        return (self.output_tokens - self.samples) / self.rounds if self.rounds else 0.0
 
     @property
     def acceptance_rate(self) -> float:
@@ -169,8 +179,9 @@ class LLM:
             jobs = [self._prepare(prompt, chosen, False) for prompt, chosen in zip(listed, each, strict=True)]
         try:
             with self._lock:
-                for request, detokenizer in jobs:
-                    self._open_engine().add(request, detokenizer)
+                for job in jobs:
+                    for sample in job.samples:
+                        self._open_engine().add(sample.request, sample.detokenizer)
             finished = seen = 0
             while finished < len(jobs):
                 with self._lock:
@@ -178,13 +189,13 @@ class LLM:
                     engine.step()
                     ended, seen = engine.num_finished - seen, engine.num_finished
                 if ended:  # counted only then: there may be thousands of prompts
-                    now = sum(request.is_finished for request, _ in jobs)
+                    now = sum(job.is_finished for job in jobs)
                     if now != finished and progress is not None:
                         progress(now, len(jobs))
                     finished = now
         finally:
-            self._abort([request for request, _ in jobs])
-        return [self._output(request, detokenizer) for request, detokenizer in jobs]
+            self._abort([request for job in jobs for request in job.requests])
+        return [self._output(job) for job in jobs]
 
     def chat(
         self,
@@ -213,10 +224,12 @@ class LLM:
         """Complete one prompt; iterate over the result for pieces of text as they are made."""
         (chosen,) = self._params_of(params, 1)
         with self._lock:
-            request, detokenizer = self._prepare(prompt, chosen, True)
-            assert detokenizer is not None
-            self._open_engine().add(request, detokenizer)
-        return TextStream(self, request, detokenizer)
+            if chosen.n > 1:
+                raise ConfigError(f"n is {chosen.n}, but a stream is one text; use generate, or one stream per output")
+            job = self._prepare(prompt, chosen, True)
+            (sample,) = job.samples
+            self._open_engine().add(sample.request, sample.detokenizer)
+        return TextStream(self, job)
 
     def _open_engine(self) -> Engine:
         if self._engine is None:
@@ -240,15 +253,15 @@ class LLM:
             )
         return list(params)
 
-    def _prepare(self, prompt: Prompt, params: SamplingParams, streams: bool) -> tuple[Request, Detokenizer | None]:
+    def _prepare(self, prompt: Prompt, params: SamplingParams, streams: bool) -> Job:
         engine = self._open_engine()
         text = prompt if isinstance(prompt, str) else None
         if isinstance(prompt, str):
             ids = self.tokenizer.encode(prompt, add_special_tokens=not isinstance(prompt, RenderedPrompt))
         else:
             ids = _token_ids(prompt)
-        request = make_request(self._next_id, text, ids, params, self.manifest, engine.clock())
-        self._next_id += 1
+        job = make_job(self._next_id, text, ids, params, self.manifest, self.tokenizer, engine.clock(), streams=streams)
+        self._next_id += len(job.samples)
         limit = self.manifest.limits.max_seq_len
         if not self._said_cut and params.max_tokens is not None and len(ids) + params.max_tokens > limit:
             self._said_cut = True
@@ -259,14 +272,7 @@ class LLM:
                 len(ids),
                 limit,
             )
-        detokenizer = None
-        if streams or params.stop_strings:
-            detokenizer = Detokenizer(
-                self.tokenizer.decoder(params.skip_special_tokens),
-                params.stop_strings,
-                params.include_stop_str_in_output,
-            )
-        return request, detokenizer
+        return job
 
     def _abort(self, requests: Sequence[Request]) -> None:
         with self._lock:
@@ -274,41 +280,9 @@ class LLM:
                 for request in requests:
                     self._engine.abort(request)
 
-    def _output(self, request: Request, detokenizer: Detokenizer | None) -> RequestOutput:
-        """The result of a finished request, counted once."""
-        params, ids = request.params, request.output_token_ids
-        if detokenizer is not None:
-            text = detokenizer.text
-        else:
-            # Without stop strings the text is made once, at the end.
-            ends_in_stop = bool(ids) and request.finish_reason == "stop" and not params.include_stop_str_in_output
-            kept = ids[:-1] if ends_in_stop else ids
-            text = text_of(self.tokenizer.decoder(params.skip_special_tokens), kept)
-        assert request.finish_reason is not None and request.finish_time is not None
-        first = request.first_token_time if request.first_token_time is not None else request.finish_time
-        output = RequestOutput(
-            request_id=request.request_id,
-            prompt=request.prompt,
-            prompt_token_ids=request.prompt_token_ids,
-            outputs=(
-                CompletionOutput(
-                    index=0,
-                    text=text,
-                    token_ids=tuple(ids),
-                    finish_reason=request.finish_reason,
-                    stop_reason=request.stop_reason,
-                ),
-            ),
-            stats=RequestStats(
-                rounds=request.rounds,
-                proposed=request.proposed,
-                verified=request.verified,
-                accepted=request.accepted,
-                ttft_s=first - request.arrival,
-                total_s=request.finish_time - request.arrival,
-                output_tokens=len(ids),
-            ),
-        )
+    def _output(self, job: Job) -> RequestOutput:
+        """The result of a finished job, counted once."""
+        output = job_output(job, self.tokenizer)
         with self._lock:
             self._stats = self._stats.plus(output)
         return output
@@ -317,10 +291,13 @@ class LLM:
 class TextStream:
     """Pieces of one request's text, in order; together they are `output.text`. Runs the engine while iterated."""
 
-    def __init__(self, llm: LLM, request: Request, detokenizer: Detokenizer) -> None:
+    def __init__(self, llm: LLM, job: Job) -> None:
         self._llm = llm
-        self._request = request
-        self._detokenizer = detokenizer
+        self._job = job
+        (sample,) = job.samples
+        assert sample.detokenizer is not None
+        self._request = request = sample.request
+        self._detokenizer = sample.detokenizer
         self._output: RequestOutput | None = None
         # Not aborted at once: garbage may be collected in the middle of a step. The next use of the LLM does it.
         self._finalizer = weakref.finalize(self, llm._dropped.append, request)
@@ -353,7 +330,7 @@ class TextStream:
                 if self._llm._engine is None:
                     raise DsparkError("the LLM was closed before the stream ended, so there is no output")
                 raise DsparkError("the stream has not ended; iterate over it first")
-            self._output = self._llm._output(self._request, self._detokenizer)
+            self._output = self._llm._output(self._job)
         return self._output
 
 
@@ -413,11 +390,4 @@ def _default_params(bundle: Bundle) -> SamplingParams:
             chosen = replace(chosen, **change)
         except ConfigError as error:
             log.warning("%s: %s is left out of the defaults: %s", bundle.folder / GENERATION_CONFIG, name, error)
-    penalty = config.get("repetition_penalty", 1.0)
-    if penalty not in (None, 1, 1.0):
-        log.warning(
-            "%s asks for repetition_penalty %s by default; it is not supported yet and left out",
-            GENERATION_CONFIG,
-            shown(penalty),
-        )
     return chosen

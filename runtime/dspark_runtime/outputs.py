@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RequestStats:
-    """Counts of tokens and seconds of one request.
+class Logprob:
+    """The log-probability of one token at one position, under the model's own logits."""
 
-    output_tokens = 1 (from the prompt) + accepted + rounds, less 1 where the output ended in an accepted proposal.
-    Nothing after a stop is counted.
+    logprob: float
+    rank: int
+    """1: the most probable."""
+    decoded_token: str
+    """The token's text by itself."""
+
+
+PositionLogprobs = Mapping[int, Logprob]
+"""By token id: the token that stands there first, then the most probable ones, descending."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestStats:
+    """Counts of tokens and seconds of one request, all its samples together.
+
+    output_tokens = samples (from the prompt) + accepted + rounds, less 1 for each output that ended in an accepted
+    proposal, or in a round that gave no token (error). Nothing after a stop is counted.
     """
 
     rounds: int
@@ -27,11 +43,15 @@ class RequestStats:
     total_s: float
     """Seconds from the request's arrival to its end."""
     output_tokens: int
+    samples: int = 1
+    """Outputs that have a token: the first one of each is of no round."""
+    lossless: bool = True
+    """Whether the output is the target's own; False where proposals were accepted by a relaxed rule."""
 
     @property
     def accepted_length(self) -> float:
         """Tokens emitted per round, the target's own token INCLUDED: 1 to K+1; 0 without a round."""
-        return (self.output_tokens - 1) / self.rounds if self.rounds else 0.0
+        return (self.output_tokens - self.samples) / self.rounds if self.rounds else 0.0
 
     @property
     def verify_length(self) -> float:
@@ -50,10 +70,11 @@ class RequestStats:
 
     @property
     def tokens_per_s(self) -> float:
-        """Decoding speed: tokens after the first over the seconds after it; 0 for a single token."""
-        return (self.output_tokens - 1) / self.decode_s if self.output_tokens > 1 and self.decode_s > 0 else 0.0
+        """Decoding speed: tokens after the first of each sample over the seconds after it; 0 where there are none."""
+        decoded = self.output_tokens - self.samples
+        return decoded / self.decode_s if decoded > 0 and self.decode_s > 0 else 0.0
 
-    def as_dict(self) -> dict[str, int | float]:
+    def as_dict(self) -> dict[str, int | float | bool]:
         """Every count and rate by name, for JSON."""
         return {
             "rounds": self.rounds,
@@ -67,6 +88,8 @@ class RequestStats:
             "ttft_s": self.ttft_s,
             "total_s": self.total_s,
             "tokens_per_s": self.tokens_per_s,
+            "samples": self.samples,
+            "lossless": self.lossless,
         }
 
 
@@ -79,9 +102,15 @@ class CompletionOutput:
     token_ids: tuple[int, ...]
     """The stop token included, as in vLLM; up to the token that completed a stop string."""
     finish_reason: str
-    """`stop`, `length` or `abort`."""
+    """`stop`, `length`, `abort`, or `error`."""
     stop_reason: str | int | None
     """The stop string or stop token id that ended the output; None for end of sequence and length."""
+    error: str | None = None
+    """Why the model could not go on, where finish_reason is `error`; what was said before stands."""
+    cumulative_logprob: float | None = None
+    """Sum over the output's tokens, where logprobs were asked for."""
+    logprobs: tuple[PositionLogprobs, ...] | None = None
+    """Of every token of the output, where asked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +123,13 @@ class RequestOutput:
     prompt_token_ids: tuple[int, ...]
     outputs: tuple[CompletionOutput, ...]
     stats: RequestStats
+    prompt_logprobs: tuple[PositionLogprobs | None, ...] | None = None
+    """Of every token of the prompt, where asked for; None for the first, which nothing stands before."""
+
+    @property
+    def lossless(self) -> bool:
+        """Whether the output is the target's own; False where proposals were accepted by a relaxed rule."""
+        return self.stats.lossless
 
     @property
     def text(self) -> str:

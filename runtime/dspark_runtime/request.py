@@ -6,18 +6,16 @@ Plain state, changed by the scheduler (slot) and the engine (tokens, counts). Kn
 from __future__ import annotations
 
 import enum
-import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from dspark_runtime.contract.errors import CapacityError, ConfigError, shown
 from dspark_runtime.contract.manifest import Manifest
-from dspark_runtime.contract.names import ACCEPT_MODES, CUTOFF_POLICIES
-from dspark_runtime.params import Cutoff, SamplingParams, parse_cutoff
-from dspark_runtime.plan import SlotSampling
-
-DEFAULT_CUTOFF = {"head": Cutoff("threshold", 0.4), "top1": Cutoff("threshold", 0.6)}
-"""By the draft's confidence signal (design: best without a measured cost table)."""
+from dspark_runtime.controllers import CutoffControl
+from dspark_runtime.params import SamplingParams
+from dspark_runtime.plan import SlotSampling, TokenLogprobs
+from dspark_runtime.resolve import is_lossless, resolve_control, resolve_sampling
+from dspark_runtime.rules import Words, make_rules
 
 
 class Phase(enum.Enum):
@@ -42,8 +40,10 @@ class Request:
     """Most tokens, prompt included: min(prompt + max_tokens, max_seq_len)."""
     drafts: bool
     """Whether rounds propose for this request."""
-    max_proposals: int
-    """min(K, max_len); 0 when drafts is False."""
+    lossless: bool
+    """Whether its output is the target's own: False only for relaxed acceptance."""
+    control: CutoffControl
+    """How many proposals its rounds verify."""
     arrival: float
     """Seconds on the engine's clock."""
     priority: int = 0
@@ -61,8 +61,14 @@ class Request:
     """Committed rows of the target's cache in its slot: len(tokens) - 1 while decoding."""
     draft_computed: int = 0
     """Committed rows of a draft's own caches."""
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
+    """Of the output tokens, where the parameters want them."""
+    prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
+    """Of the prompt tokens but the first, where the parameters want them."""
     finish_reason: str | None = None
     stop_reason: str | int | None = None
+    error: str | None = None
+    """Why it ended, where finish_reason is `error`."""
     order: int = 0
     """Place in the order of arrival; kept when it loses its slot."""
     overtaken: int = 0
@@ -97,6 +103,21 @@ class Request:
         return max(len(self.prompt_token_ids), len(self.tokens) - 1)
 
     @property
+    def num_output(self) -> int:
+        return len(self.tokens) - len(self.prompt_token_ids)
+
+    @property
+    def most_proposals(self) -> int:
+        """Proposals that its next round may verify: all but the last of the tokens that may still come."""
+        return max(0, min(self.control.limit(self.num_output), self.remaining - 1)) if self.drafts else 0
+
+    @property
+    def scores_prompt(self) -> bool:
+        """Whether log-probabilities of its prompt are still to be computed."""
+        wanted = self.params.prompt_logprobs is not None
+        return wanted and len(self.prompt_logprobs) < len(self.prompt_token_ids) - 1
+
+    @property
     def output_token_ids(self) -> list[int]:
         return self.tokens[len(self.prompt_token_ids) :]
 
@@ -119,9 +140,14 @@ def make_request(
     arrival: float,
     priority: int = 0,
     cache_salt: str | None = None,
+    words: Words = (),
 ) -> Request:
-    """A request that fits the bundle. Raises CapacityError when the prompt is too long, ConfigError when it is empty or
-    holds ids that the target lacks."""
+    """A request that fits the bundle: the first output of its prompt (`another_sample` makes the others).
+
+    words: the parameters' bad_words as tokens (rules.split_words). Raises CapacityError when the prompt is too long,
+    ConfigError when it is empty, where prompt or parameters hold ids that the target lacks, and for speculative
+    parameters that this draft cannot serve.
+    """
     limit, vocab = manifest.limits.max_seq_len, manifest.target.vocab_size
     if not token_ids:
         raise ConfigError("prompt has no tokens, needs at least one")
@@ -133,45 +159,41 @@ def make_request(
     if not (min(token_ids) >= 0 and max(token_ids) < vocab):
         lowest, highest = shown(min(token_ids)), shown(max(token_ids))
         raise ConfigError(f"prompt has token ids {lowest} to {highest}, needs [0, {vocab})")
-    block_size = manifest.draft.block_size if manifest.draft is not None else 0
-    drafts = block_size > 0 and params.speculative.drafts
-    most = block_size if params.speculative.max_len is None else min(block_size, params.speculative.max_len)
+    drafts = manifest.draft is not None and params.speculative.drafts
+    draft = manifest.draft if drafts else None
     eos = frozenset() if params.ignore_eos else frozenset(manifest.eos_token_ids)
+    rules = make_rules(params, words, len(token_ids), manifest.eos_token_ids, vocab)
     return Request(
         request_id=request_id,
         prompt=prompt,
         prompt_token_ids=tuple(token_ids),
         params=params,
-        sampling=resolve_sampling(params, manifest, drafts),
+        sampling=resolve_sampling(params, draft, len(token_ids), rules),
         stop_tokens=eos | frozenset(params.stop_token_ids or ()),
         eos_tokens=eos,
         max_length=limit if params.max_tokens is None else min(limit, len(token_ids) + params.max_tokens),
         drafts=drafts,
-        max_proposals=most if drafts else 0,
+        lossless=is_lossless(params, drafts),
+        control=resolve_control(params, draft),
         arrival=arrival,
         priority=priority,
         cache_salt=cache_salt,
+        # What is in the caches already has no logits any more.
+        reuses_prefix=params.prompt_logprobs is None,
     )
 
 
-def resolve_sampling(params: SamplingParams, manifest: Manifest, drafts: bool) -> SlotSampling:
-    """What `auto` means for this request, and its random key: the seed, or 64 bits from the operating system."""
-    accept = params.speculative.accept
-    if accept == "auto":
-        accept = "greedy" if params.is_greedy else "rejection" if params.seed is None else "coupled"
-    signal = manifest.draft.signal if manifest.draft is not None else "head"
-    cutoff = parse_cutoff(params.speculative.cutoff) if params.speculative.cutoff != "off" else Cutoff("all", 0.0)
-    cutoff = cutoff if cutoff is not None else DEFAULT_CUTOFF[signal]
-    key = params.seed if params.seed is not None else secrets.randbits(64)
-    return SlotSampling(
-        temperature=params.temperature,
-        top_k=params.top_k,
-        top_p=params.top_p,
-        min_p=params.min_p,
-        accept_mode=ACCEPT_MODES[accept],
-        seed=key - 2**64 if key >= 2**63 else key,
-        sample_index=0,
-        cutoff_policy=CUTOFF_POLICIES[cutoff.policy],
-        cutoff_threshold=cutoff.threshold,
-        needs_draft_logits=drafts and accept == "rejection" and not params.is_greedy,
+def another_sample(request: Request, request_id: int, index: int) -> Request:
+    """The same request once more, not started: its output number `index`, drawn with numbers of its own. The prompt's
+    log-probabilities are left to the first."""
+    return replace(
+        request,
+        request_id=request_id,
+        params=replace(request.params, prompt_logprobs=None),
+        reuses_prefix=True,
+        sampling=replace(request.sampling, sample_index=index),
+        control=replace(request.control),
+        tokens=list(request.prompt_token_ids),
+        logprobs=[],
+        prompt_logprobs=[],
     )

@@ -17,6 +17,8 @@ from dspark_runtime.slots import Placement, Slots
 from dspark_runtime.waiting import MAX_OVERTAKES, WaitingQueue
 
 CHUNK_TOKENS = 256
+SCORED_ROWS = 64
+"""Most tokens of a chunk whose log-probabilities are wanted: every one of them then has a row of logits."""
 STEPS_PER_CHUNK = 16
 """A step reads all weights, however few tokens it has: each counts as at least chunk_tokens / STEPS_PER_CHUNK."""
 
@@ -148,6 +150,9 @@ class Scheduler:
         is_decoding = len(self._by_slot) > len(self._prefills)
         start, end = request.computed, request.prefill_end
         most = min(self.chunk_tokens, self._budget) if is_decoding else self.chunk_tokens
+        scores = request.scores_prompt
+        if scores:
+            most = min(most, SCORED_ROWS)
         tokens = tuple(request.tokens[start : min(end, start + most)])
         self._budget -= max(len(tokens), self._least_cost)
         assert request.slot is not None
@@ -161,6 +166,8 @@ class Scheduler:
             drafts=request.drafts,
             copy_from=None if placement is None else placement.copy_from,
             clears=placement is not None and placement.clears,
+            scored=request.prompt_token_ids[start + 1 : start + len(tokens) + 1] if scores else (),
+            num_scored=request.params.prompt_logprobs or 0,
             sampling=request.sampling,
         )
 
@@ -173,7 +180,7 @@ def _rank(request: Request) -> tuple[bool, int, int]:
 def _round(requests: list[Request]) -> RoundPlan:
     """A round over `requests`, ascending by slot. A request emits at most max_verify + 1 tokens, so that
     remaining - 1 proposals are all it can use; its rows then end before max_length."""
-    slots, lengths, anchors, unseen, max_verify, sampling = [], [], [], [], [], []
+    slots, lengths, anchors, unseen, max_verify, cutoffs, sampling = [], [], [], [], [], [], []
     for request in requests:
         assert request.slot is not None
         assert request.computed == len(request.tokens) - 1
@@ -181,7 +188,8 @@ def _round(requests: list[Request]) -> RoundPlan:
         lengths.append(request.computed)
         anchors.append(request.tokens[-1])
         unseen.append(tuple(request.tokens[request.draft_computed :]) if request.drafts else ())
-        max_verify.append(max(0, min(request.max_proposals, request.remaining - 1)))
+        max_verify.append(request.most_proposals)
+        cutoffs.append(request.control.cutoff)
         sampling.append(request.sampling)
     return RoundPlan(
         slots=tuple(slots),
@@ -189,5 +197,6 @@ def _round(requests: list[Request]) -> RoundPlan:
         anchors=tuple(anchors),
         unseen=tuple(unseen),
         max_verify=tuple(max_verify),
+        cutoffs=tuple(cutoffs),
         sampling=tuple(sampling),
     )

@@ -21,9 +21,11 @@ ORDER = {
         ("bundle",), ("backends",), ("build",), ("cli",), ("__main__", "__init__"),
     ),
     RUNTIME: (
-        ("contract",), ("oplib", "dspark_ops"), ("params", "outputs", "request", "plan"), ("slots", "waiting"),
+        ("contract",), ("oplib", "dspark_ops"), ("checks",), ("cutoff",), ("speculative",),
+        ("params", "outputs", "plan"), ("rules", "controllers"), ("resolve",), ("request",), ("slots", "waiting"),
         ("scheduler",), ("bundle",), ("template_worker",), ("templates",), ("tokenizer", "detokenize", "profile"),
-        ("sessions",), ("drafting",), ("executor",), ("engine",), ("llm",), ("__init__",), ("cli",), ("__main__",),
+        ("sessions",), ("drafting",), ("executor",), ("engine",), ("jobs",), ("llm",), ("__init__",), ("cli",),
+        ("__main__",),
     ),
 }  # fmt: skip
 

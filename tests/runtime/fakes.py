@@ -68,6 +68,17 @@ def make(manifest: Manifest, prompt: Sequence[int], request_id: int = 0, **param
     return make_request(request_id, None, list(prompt), SamplingParams(**params), manifest, 0.0)  # type: ignore[arg-type]
 
 
+FAULT = -1
+"""In a script: the model's logits are no numbers there."""
+
+
+def until_fault(tokens: Sequence[int], kept: int) -> tuple[tuple[int, ...], str]:
+    """The tokens before the first FAULT, and why the round ended."""
+    if FAULT in tokens:
+        return tuple(tokens[: list(tokens).index(FAULT)]), "nan"
+    return tuple(tokens), "bonus" if kept else "rejected"
+
+
 class ScriptedExecutor:
     """Answers `prompt` with `scripts[prompt]`, whatever the plans; accepts `accepts(position, limit)` proposals.
 
@@ -103,7 +114,10 @@ class ScriptedExecutor:
         del rows[plan.start :]
         rows.extend(plan.tokens)
         first = self._next(rows)[0] if plan.draws else 999
-        return StepResult(proposed=(0,), verified=(0,), accepted=(0,), tokens=((first,),), draft_lengths=(len(rows),))
+        tokens, end = until_fault((first,), 0)
+        return StepResult(
+            proposed=(0,), verified=(0,), accepted=(0,), tokens=(tokens,), ends=(end,), draft_lengths=(len(rows),)
+        )
 
     def _next(self, rows: Sequence[int]) -> list[int]:
         """What the script of the prompt that `rows` begin with says after them."""
@@ -115,7 +129,7 @@ class ScriptedExecutor:
 
     def _round(self, plan: RoundPlan) -> StepResult:
         assert list(plan.slots) == sorted(plan.slots)
-        proposed, verified, accepted, tokens = [], [], [], []
+        proposed, verified, accepted, tokens, ends = [], [], [], [], []
         for slot, length, anchor, most in zip(plan.slots, plan.lengths, plan.anchors, plan.max_verify, strict=True):
             rows = self._rows[slot]
             assert length <= len(rows)
@@ -127,12 +141,15 @@ class ScriptedExecutor:
             rows.extend(script[: kept + 1])
             proposed.append(self._block_size if most else 0)
             verified.append(most)
-            accepted.append(kept)
-            tokens.append(tuple(script[1 : 2 + kept]))
+            given, end = until_fault(script[1 : 2 + kept], kept)
+            accepted.append(min(kept, len(given)))
+            tokens.append(given)
+            ends.append(end)
         return StepResult(
             proposed=tuple(proposed),
             verified=tuple(verified),
             accepted=tuple(accepted),
             tokens=tuple(tokens),
+            ends=tuple(ends),
             draft_lengths=tuple(length + 1 for length in plan.lengths),
         )

@@ -7,10 +7,10 @@ import pytest
 from dspark_runtime.detokenize import Detokenizer
 from dspark_runtime.engine import Engine
 from dspark_runtime.outputs import RequestStats
-from dspark_runtime.params import SpeculativeParams
 from dspark_runtime.plan import PrefillPlan, RoundPlan
 from dspark_runtime.request import Request
 from dspark_runtime.scheduler import Scheduler
+from dspark_runtime.speculative import SpeculativeParams
 from tests.runtime.fakes import ScriptedExecutor, make, make_manifest
 
 PROMPT = (11, 12, 13)

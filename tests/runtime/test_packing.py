@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from dspark_runtime.plan import SlotSampling
 from dspark_runtime.sessions.base import Array, Binding, Tensor
 from dspark_runtime.sessions.buffers import Buffer, allocate_caches
 from dspark_runtime.sessions.packing import Packer
-from dspark_runtime.sessions.sampling import SamplingInputs
+from dspark_runtime.sessions.sampling import NO_CUTOFF, CutoffInputs, SamplingInputs
 
 
 class FakeSession:
@@ -135,8 +136,11 @@ def sampling(temperature: float) -> SlotSampling:
         accept_mode=2,
         seed=-5,
         sample_index=0,
-        cutoff_policy=1,
-        cutoff_threshold=0.75,
+        relaxation=(0.0, 0.0),
+        confidence_signal=1,
+        prompt_length=4,
+        num_logprobs=-1,
+        rules=None,
         needs_draft_logits=False,
     )
 
@@ -149,5 +153,18 @@ def test_sampling_inputs_follow_the_requests_of_each_step() -> None:
         assert arrays[names.TEMPERATURE].array.tolist() == temperatures
         assert arrays[names.ANCHOR_POSITION].array.tolist() == positions.tolist()
         assert arrays[names.SEED].array.tolist() == [-5] * len(temperatures)
-        assert arrays[names.CUTOFF_PARAMS].array.tolist() == [[0.75, 0, 0, 0, 0]] * len(temperatures)
-        assert set(names.SAMPLING_INPUTS) <= arrays.keys()
+        assert {*names.SAMPLING_INPUTS, names.CONFIDENCE_SIGNAL} == arrays.keys()
+
+
+def test_cutoff_inputs_follow_policies_and_limits_of_each_round() -> None:
+    inputs = CutoffInputs(FakeSession())
+    strict = replace(NO_CUTOFF, policy=1, params=(0.75, 0.0, 0.0, 0.0, 0.0), inclusive=True, min_verify=3)
+    for cutoffs, limits in (((strict, NO_CUTOFF), [4, 2]), ((strict, NO_CUTOFF), [2, 2]), ((NO_CUTOFF,), [1])):
+        arrays = {name: tensor.array.tolist() for name, tensor in inputs.fill(cutoffs, limits).items()}
+        assert arrays == {
+            names.CUTOFF_POLICY: [cutoff.policy for cutoff in cutoffs],
+            names.CUTOFF_PARAMS: [list(cutoff.params) for cutoff in cutoffs],
+            names.CUTOFF_INCLUSIVE: [int(cutoff.inclusive) for cutoff in cutoffs],
+            names.MIN_VERIFY: [min(cutoff.min_verify, most) for cutoff, most in zip(cutoffs, limits, strict=True)],
+            names.MAX_VERIFY: limits,
+        }

@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from dspark_runtime.params import SpeculativeParams
 from dspark_runtime.plan import PrefillPlan, RoundPlan
 from dspark_runtime.request import Phase, Request
 from dspark_runtime.scheduler import Scheduler
+from dspark_runtime.speculative import SpeculativeParams
 from tests.runtime.fakes import make, make_manifest
 
 MANIFEST = make_manifest(block_size=4, max_batch_size=4, max_seq_len=64)

@@ -19,7 +19,7 @@ import pytest
 
 import dspark_runtime.sessions.onnxruntime as sessions
 from dspark_runtime import LLM, SamplingParams
-from dspark_runtime.contract.errors import BundleError, ConfigError, DsparkError
+from dspark_runtime.contract.errors import BundleError, ConfigError
 from dspark_runtime.sessions.onnxruntime import OnnxRuntimeSession
 from dspark_runtime.sessions.operators import read_head
 from tests.runtime.conftest import THREADS
@@ -51,19 +51,20 @@ def test_standard_dialect_says_once_that_it_is_slower(bundle: GetBundle, caplog:
     assert [record.levelname for record in caplog.records if "standard dialect" in record.message] == ["WARNING"]
 
 
-def test_step_that_an_operator_refuses_is_an_error_and_frees_the_slots(bundle: GetBundle) -> None:
+def test_logits_that_are_no_numbers_end_their_request_and_the_slot_is_of_use_again(bundle: GetBundle) -> None:
     # Without reuse: rows that a prompt finds again are not stale, and here they change behind the engine's back.
     with LLM(bundle("good"), num_threads=THREADS, enable_prefix_caching=False) as llm:
         wanted = llm.generate([[5, 6]], GREEDY)[0].token_ids
         for array in llm.executor.caches.values():
             array[:] = np.nan
-        with pytest.raises(DsparkError, match="logits of request 0 of the step are not finite"):
-            # Only rows of the own prompt are read: break one of them under way.
-            stream = llm.stream([5, 6, 7, 8], GREEDY)
-            for _ in stream:
-                llm.executor.caches["target_value.0"][0, :, 1] = np.nan
-        for array in llm.executor.caches.values():
-            array[:] = 0
+        # Only rows of the own prompt are read: break one of them under way.
+        stream = llm.stream([5, 6, 7, 8], GREEDY)
+        for _ in stream:
+            llm.executor.caches["target_value.0"][0, :, 1] = np.nan
+        (answer,) = stream.output.outputs
+        assert (answer.finish_reason, answer.stop_reason) == ("error", None)
+        assert answer.error is not None and "logits are not numbers (NaN)" in answer.error
+        assert 0 < len(answer.token_ids) < 12
         assert llm.generate([[5, 6]] * 8, GREEDY)[7].token_ids == wanted
 
 
@@ -116,13 +117,17 @@ def test_defaults_of_the_checkpoint_apply_where_no_parameters_are_given(bundle: 
         assert llm.generate([[5, 6]])[0].stats.output_tokens <= 5
 
 
-def test_default_penalty_that_is_not_supported_is_said_not_ignored(
-    bundle: GetBundle, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    LLM(
-        with_generation_config(bundle("none"), tmp_path / "b", {"repetition_penalty": 1.1}), num_threads=THREADS
-    ).close()
-    assert "repetition_penalty 1.1" in caplog.text
+def test_default_penalty_acts(bundle: GetBundle, tmp_path: Path) -> None:
+    strong = with_generation_config(bundle("none"), tmp_path / "b", {"repetition_penalty": 50.0, "do_sample": False})
+    with LLM(bundle("none"), num_threads=THREADS) as llm:
+        plain = llm.generate([[5, 6]], SamplingParams(temperature=0, max_tokens=40))[0]
+    with LLM(strong, num_threads=THREADS) as llm:
+        assert llm.default_sampling_params.repetition_penalty == 50.0
+        penalised = llm.generate([[5, 6]], replace(llm.default_sampling_params, max_tokens=40))[0]
+    repeats = [
+        len(output.outputs[0].token_ids) - len(set(output.outputs[0].token_ids)) for output in (plain, penalised)
+    ]
+    assert repeats[0] > 0 == repeats[1]
 
 
 @pytest.mark.parametrize(

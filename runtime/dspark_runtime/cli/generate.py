@@ -13,15 +13,15 @@ from typing import Any
 
 from rich.console import Console
 
-from dspark_runtime.cli.report import printable, profile_dict, profile_table, statistics_line, summarise
+from dspark_runtime.cli.options import add_sampling_options, add_speculation_options, idle_options, sampling_options
+from dspark_runtime.cli.report import output_dict, printable, profile_dict, profile_table, statistics_line, summarise
 from dspark_runtime.contract.errors import ConfigError
 from dspark_runtime.llm import LLM
 from dspark_runtime.outputs import RequestOutput
-from dspark_runtime.params import SamplingParams, SpeculativeParams
+from dspark_runtime.params import SamplingParams
 
 MAX_PROMPT_BYTES = 64 * 2**20
 """Of one prompt file or of stdin; far above any context length."""
-DEFAULT_MAX_TOKENS = 256
 
 EXAMPLES = """\
 examples:
@@ -64,27 +64,8 @@ def add_parser(commands: argparse._SubParsersAction[Any]) -> None:
         "--chat", action="store_true", help="wrap each prompt in the chat template, as the user's message"
     )
     prompts.add_argument("--system", metavar="TEXT", help="system message (implies --chat)")
-    sampling = parser.add_argument_group("sampling (defaults: the bundle's generation_config.json, else those of vLLM)")
-    sampling.add_argument("--max-tokens", type=int, default=DEFAULT_MAX_TOKENS, metavar="N", help="default %(default)s")
-    sampling.add_argument("--temperature", type=float, metavar="T", help="0 is greedy")
-    sampling.add_argument("--top-k", type=int, metavar="N", help="0 is off")
-    sampling.add_argument("--top-p", type=float, metavar="P", help="1 is off")
-    sampling.add_argument("--min-p", type=float, metavar="P", help="0 is off")
-    sampling.add_argument("--seed", type=int, metavar="N", help="same seed, same text")
-    sampling.add_argument("--stop", action="append", metavar="TEXT", help="end before this text; may be repeated")
-    sampling.add_argument("--ignore-eos", action="store_true", help="go on after end-of-sequence tokens")
-    speculation = parser.add_argument_group("speculation")
-    speculation.add_argument("--speculative", choices=("on", "off"), help="default on, where the bundle has a draft")
-    speculation.add_argument(
-        "--cutoff",
-        metavar="POLICY",
-        help="auto (default), all, off, threshold:X or survival:X with X in [0, 1], e.g. threshold:0.4",
-    )
-    speculation.add_argument("--max-verify", type=int, metavar="N", help="check at most N proposals a round")
-    speculation.add_argument(
-        "--accept", choices=("auto", "greedy", "rejection", "coupled"),
-        help="default auto: greedy at temperature 0, coupled with a seed, else rejection",
-    )  # fmt: skip
+    add_sampling_options(parser)
+    add_speculation_options(parser)
     output = parser.add_argument_group("output and machine")
     output.add_argument(
         "--stream",
@@ -101,20 +82,23 @@ def run(args: argparse.Namespace) -> int:
     """Raises DsparkError for what the user can mend; main() turns it into one line."""
     if args.stream and args.json:
         raise ConfigError("generate: --stream and --json exclude each other")
-    for option in ("system", "stop"):
+    for option in ("system", "stop", "bad_word"):
         for text in _listed(getattr(args, option)):
-            check_text(f"--{option}", text)
+            check_text(f"--{option.replace('_', '-')}", text)
     prompts = read_prompts(args.prompts)
     if args.stream and len(prompts) > 1:
         raise ConfigError(f"generate: --stream takes one prompt, {len(prompts)} were given")
     options = sampling_options(args)
+    several = len(prompts) > 1 or options.get("n", 1) > 1
     SamplingParams(**options)  # a bad value is reported before an engine is loaded
     with LLM(args.bundle, num_threads=args.threads) as llm:
         params = dataclasses.replace(llm.default_sampling_params, **options)
+        for note in idle_options(args, params, llm.manifest.draft is not None):
+            print(f"dspark: note: {note}", file=sys.stderr)
         if args.chat or args.system is not None:
             prompts = [llm.render_chat(conversation(prompt, args.system)) for prompt in prompts]
         start = time.perf_counter()
-        stream = args.stream if args.stream is not None else sys.stdout.isatty() and len(prompts) == 1 and not args.json
+        stream = args.stream if args.stream is not None else sys.stdout.isatty() and not several and not args.json
         outputs = [_stream(llm, prompts[0], params)] if stream else llm.generate(prompts, params)
         seconds = time.perf_counter() - start
         if args.json:
@@ -127,25 +111,6 @@ def run(args: argparse.Namespace) -> int:
             if args.profile:
                 console.print(profile_table(llm.profile))
     return 0
-
-
-def sampling_options(args: argparse.Namespace) -> dict[str, Any]:
-    """Fields of SamplingParams that the command line sets; the others keep the bundle's defaults."""
-    options: dict[str, Any] = {
-        name: getattr(args, name)
-        for name in ("max_tokens", "temperature", "top_k", "top_p", "min_p", "seed", "stop")
-        if getattr(args, name) is not None
-    }
-    if args.ignore_eos:
-        options["ignore_eos"] = True
-    speculative: dict[str, Any] = {}
-    if args.speculative is not None:
-        speculative["enabled"] = args.speculative == "on"
-    for option, field in (("cutoff", "cutoff"), ("accept", "accept"), ("max_verify", "max_len")):
-        if getattr(args, option) is not None:
-            speculative[field] = getattr(args, option)
-    options["speculative"] = SpeculativeParams(**speculative)
-    return options
 
 
 def conversation(prompt: str, system: str | None) -> list[dict[str, str]]:
@@ -205,26 +170,17 @@ def _stream(llm: LLM, prompt: Any, params: SamplingParams) -> RequestOutput:
 
 def _print_text(outputs: Sequence[RequestOutput]) -> None:
     for number, output in enumerate(outputs, 1):
-        if len(outputs) > 1:
-            sys.stdout.write(f"--- {number}\n")
-        sys.stdout.write(printable(output.text, sys.stdout) + "\n")
+        for answer in output.outputs:
+            if len(outputs) > 1 or len(output.outputs) > 1:
+                sample = f".{answer.index + 1}" if len(output.outputs) > 1 else ""
+                sys.stdout.write(f"--- {number}{sample}\n")
+            sys.stdout.write(printable(answer.text, sys.stdout) + "\n")
 
 
 def _print_json(args: argparse.Namespace, outputs: Sequence[RequestOutput], seconds: float, llm: LLM) -> None:
     report: dict[str, Any] = {
         "bundle": str(args.bundle),
-        "outputs": [
-            {
-                "prompt": output.prompt,
-                "num_prompt_tokens": len(output.prompt_token_ids),
-                "text": output.text,
-                "token_ids": list(output.token_ids),
-                "finish_reason": output.finish_reason,
-                "stop_reason": output.stop_reason,
-                "statistics": output.stats.as_dict(),
-            }
-            for output in outputs
-        ],
+        "outputs": [output_dict(output) for output in outputs],
         "statistics": summarise(outputs, seconds),
     }
     if args.profile:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from typing import TextIO
+from typing import Any, TextIO
 
 from rich.table import Table
 
-from dspark_runtime.outputs import RequestOutput
+from dspark_runtime.outputs import CompletionOutput, PositionLogprobs, RequestOutput
 from dspark_runtime.profile import Profile
 
 # A model's output is no terminal program: control characters but newline and tab are shown, not obeyed.
@@ -24,7 +25,54 @@ def escape_controls(text: str) -> str:
     return text.translate(_CONTROLS)
 
 
-def summarise(outputs: Sequence[RequestOutput], seconds: float) -> dict[str, int | float]:
+def output_dict(output: RequestOutput) -> dict[str, Any]:
+    """A finished request for machines: its own fields are those of its first output; `samples` has all of several."""
+    report = {
+        "prompt": output.prompt,
+        "num_prompt_tokens": len(output.prompt_token_ids),
+        **_answer_dict(output.outputs[0]),
+        "lossless": output.lossless,
+        "statistics": output.stats.as_dict(),
+    }
+    if output.prompt_logprobs is not None:
+        report["prompt_logprobs"] = [_logprobs_list(entry) for entry in output.prompt_logprobs]
+    if len(output.outputs) > 1:
+        report["samples"] = [_answer_dict(answer) for answer in output.outputs]
+    return report
+
+
+def _answer_dict(answer: CompletionOutput) -> dict[str, Any]:
+    report: dict[str, Any] = {
+        "text": answer.text,
+        "token_ids": list(answer.token_ids),
+        "finish_reason": answer.finish_reason,
+        "stop_reason": answer.stop_reason,
+    }
+    if answer.error is not None:
+        report["error"] = answer.error
+    if answer.logprobs is not None:
+        report["cumulative_logprob"] = answer.cumulative_logprob
+        report["logprobs"] = [_logprobs_list(entry) for entry in answer.logprobs]
+    return report
+
+
+def _logprobs_list(entry: PositionLogprobs | None) -> list[dict[str, Any]] | None:
+    """The token that stands there first, then the most probable ones; None for a prompt's first token."""
+    if entry is None:
+        return None
+    return [
+        {
+            "token_id": token,
+            # JSON has no infinity: a token that cannot be.
+            "logprob": one.logprob if math.isfinite(one.logprob) else None,
+            "rank": one.rank,
+            "decoded_token": one.decoded_token,
+        }
+        for token, one in entry.items()
+    ]
+
+
+def summarise(outputs: Sequence[RequestOutput], seconds: float) -> dict[str, int | float | bool]:
     """Counts over all requests. seconds: wall time of the batch, prompts included.
 
     accepted_length and acceptance_rate are those of RequestStats over the rounds of all requests: tokens emitted per
@@ -33,6 +81,7 @@ def summarise(outputs: Sequence[RequestOutput], seconds: float) -> dict[str, int
     stats = [output.stats for output in outputs]
     rounds, verified = sum(s.rounds for s in stats), sum(s.verified for s in stats)
     accepted, tokens = sum(s.accepted for s in stats), sum(s.output_tokens for s in stats)
+    samples = sum(s.samples for s in stats)
     return {
         "requests": len(outputs),
         "prompt_tokens": sum(len(output.prompt_token_ids) for output in outputs),
@@ -44,8 +93,9 @@ def summarise(outputs: Sequence[RequestOutput], seconds: float) -> dict[str, int
         "proposed": sum(s.proposed for s in stats),
         "verified": verified,
         "accepted": accepted,
-        "accepted_length": (tokens - len(outputs)) / rounds if rounds else 0.0,
+        "accepted_length": (tokens - samples) / rounds if rounds else 0.0,
         "acceptance_rate": accepted / verified if verified else 0.0,
+        "lossless": all(s.lossless for s in stats),
     }
 
 
@@ -61,8 +111,13 @@ def statistics_line(outputs: Sequence[RequestOutput], seconds: float) -> str:
             f"; accepted length {total['accepted_length']:.2f} (bonus included), "
             f"{total['accepted']} of {total['verified']} checked proposals accepted"
         )
-    if len(outputs) == 1:
+    if not total["lossless"]:
+        line += "; NOT lossless: proposals were accepted by a relaxed rule"
+    errors = [answer.error for output in outputs for answer in output.outputs if answer.error is not None]
+    if len(outputs) == 1 and len(outputs[0].outputs) == 1:
         line += f"; ended by {outputs[0].finish_reason}"
+    if errors:
+        line += f": {errors[0]}" if len(outputs) == 1 else f"; {len(errors)} ended by error: {errors[0]}"
     return line
 
 

@@ -18,7 +18,7 @@ from dspark_runtime.sessions.base import Array, Binding, FloatArray, IntArray, S
 from dspark_runtime.sessions.buffers import Buffer
 from dspark_runtime.sessions.operators import HostCutoff, HostDraft
 from dspark_runtime.sessions.packing import Packer
-from dspark_runtime.sessions.sampling import SamplingInputs
+from dspark_runtime.sessions.sampling import CutoffInputs, SamplingInputs
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +61,13 @@ class DSparkDrafter:
         self._profiler = profiler
         self._host = host
         self._cutoff = HostCutoff(calibration)
-        self._sampling = SamplingInputs(session, info.signal)
+        self._sampling = SamplingInputs(session)
+        self._cutoffs = CutoffInputs(session)
         make = session.tensor
         self._block_offset = make(np.zeros(1, np.int32))
         self._calibration = calibration
         self._calibration_rows = Buffer(np.float32, make)
         self._anchors = Buffer(np.int32, make)
-        self._max_verify = Buffer(np.int32, make)
         self._tokens = Buffer(np.int32, make)
         self._lengths = Buffer(np.int32, make)
         self._confidences = Buffer(np.float32, make)
@@ -134,8 +134,7 @@ class DSparkDrafter:
         inputs |= self._sampling.fill(plan.sampling, lengths)
         anchor_tensor = inputs[names.ANCHOR_TOKENS] = self._anchors.view(num_requests)
         anchor_tensor.array[:] = plan.anchors
-        limit = inputs[names.MAX_VERIFY] = self._max_verify.view(num_requests)
-        limit.array[:] = plan.max_verify
+        inputs |= self._cutoffs.fill(plan.cutoffs, plan.max_verify)
         inputs[names.BLOCK_OFFSET] = self._block_offset
         rows = inputs[names.CALIBRATION_TEMPERATURES] = self._calibration_rows.view(num_requests, info.block_size)
         rows.array[:] = self._calibration

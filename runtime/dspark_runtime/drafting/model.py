@@ -20,7 +20,7 @@ from dspark_runtime.sessions.base import Binding, FloatArray, IntArray, Session,
 from dspark_runtime.sessions.buffers import Buffer
 from dspark_runtime.sessions.operators import HostCutoff, HostDraft
 from dspark_runtime.sessions.packing import Packer
-from dspark_runtime.sessions.sampling import SamplingInputs
+from dspark_runtime.sessions.sampling import NO_CUTOFF, CutoffInputs, SamplingInputs
 from dspark_runtime.sessions.slices import SlotSlices
 
 
@@ -59,8 +59,10 @@ class ModelDrafter:
         self._profiler = profiler
         self._host = host
         self._cutoff = HostCutoff(calibration)
-        self._sampling = SamplingInputs(session, info.signal)
-        self._prefill_sampling = SamplingInputs(session, info.signal)
+        self._sampling = SamplingInputs(session)
+        self._cutoffs = CutoffInputs(session)
+        self._prefill_sampling = SamplingInputs(session)
+        self._no_cutoff = CutoffInputs(session).fill((NO_CUTOFF,), (0,))
         make = session.tensor
         self._offsets = [make(np.array([k], np.int32)) for k in range(info.block_size)]
         self._logit_rows = Buffer(np.int32, make)
@@ -87,7 +89,7 @@ class ModelDrafter:
                 np.array([len(plan.tokens)], np.int32),
                 np.array(plan.tokens, np.int32),
             )
-            inputs |= self._prefill_sampling.fill((plan.sampling,), np.array([end - 1], np.int32))
+            inputs |= self._prefill_sampling.fill((plan.sampling,), np.array([end - 1], np.int32)) | self._no_cutoff
             # The proposal that this gives is not asked for: rounds start from the target's token.
             wants = plan.sampling.needs_draft_logits
             # Not timed: the profile is one of rounds.
@@ -124,6 +126,7 @@ class ModelDrafter:
             packed = np.array([token for run in reading for token in run], np.int32)
             inputs = self._packer.pack(slots[going], starts[going], counts, packed)
             inputs |= self._sampling.fill(sampling, anchors)
+            inputs |= self._cutoffs.fill([plan.cutoffs[i] for i in going], max_verify[going].tolist())
             last = [run[-1] for run in reading]
             # The node writes logits where a request of this very call needs them.
             wants = any(entry.needs_draft_logits for entry in sampling)

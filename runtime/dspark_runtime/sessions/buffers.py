@@ -20,8 +20,10 @@ from dspark_runtime.sessions.base import Array, Session, Tensor
 class Buffer:
     """A flat array whose leading part is viewed in varying shapes. It grows when a shape needs more."""
 
-    def __init__(self, dtype: npt.DTypeLike, make_tensor: Callable[[Array], Tensor], size: int = 0) -> None:
-        self._flat: Array = np.zeros(size, dtype)
+    def __init__(self, dtype: npt.DTypeLike, make_tensor: Callable[[Array], Tensor], fill: int = 0) -> None:
+        """fill: what elements hold that nobody has written."""
+        self._flat: Array = np.full(0, fill, dtype)
+        self._fill = fill
         self._make_tensor = make_tensor
         self._views: dict[tuple[int, ...], Tensor] = {}
 
@@ -32,7 +34,7 @@ class Buffer:
             size = math.prod(shape)
             if size > self._flat.size:
                 # Views of the smaller array stay valid for whoever still holds one, but are made no more.
-                self._flat = np.zeros(size, self._flat.dtype)
+                self._flat = np.full(size, self._fill, self._flat.dtype)
                 self._views.clear()
             tensor = self._make_tensor(self._flat[:size].reshape(shape))
             self._views[shape] = tensor

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import onnxruntime
 
+from dspark_runtime.checks import as_integer
 from dspark_runtime.contract.errors import BundleError, ConfigError, DsparkError, shown
 from dspark_runtime.contract.names import PRESENT
 from dspark_runtime.oplib import has_onnxruntime_ops, library_path
-from dspark_runtime.params import as_integer
 from dspark_runtime.sessions.base import Array, Tensor
 
 log = logging.getLogger(__name__)

@@ -18,6 +18,7 @@ from dspark_runtime import dspark_ops
 from dspark_runtime.contract import names
 from dspark_runtime.contract.errors import BundleError, DsparkError
 from dspark_runtime.contract.manifest import DraftInfo
+from dspark_runtime.sessions.acceptance import Outcome
 from dspark_runtime.sessions.base import Array, FloatArray, IntArray, Tensor
 
 HEAD_FILE = "draft_head.safetensors"
@@ -130,15 +131,26 @@ def calibration_rows(calibration: FloatArray, shape: tuple[int, ...]) -> FloatAr
     return np.ascontiguousarray(np.broadcast_to(calibration[:columns], (num_requests, columns)))
 
 
-def host_accept(logits: Array, inputs: Mapping[str, Tensor], d2t: Array | None) -> tuple[IntArray, IntArray]:
-    """DSparkAccept: accepted [R] and tokens [R, K+1] for target logits [N, V]; inputs as the graph node's."""
+def host_accept(logits: Array, inputs: Mapping[str, Tensor], d2t: Array | None) -> Outcome:
+    """DSparkAccept for R requests and target logits [N, V]; inputs as the graph node's."""
     wanted = (
         names.ROW_OFFSETS, names.DRAFT_TOKENS, names.DRAFT_LOGITS, *names.SAMPLING_INPUTS, *names.ACCEPT_INPUTS,
         names.CONFIDENCES,
     )  # fmt: skip
     arguments = {name: inputs[name].array for name in wanted if name in inputs}
-    accepted, tokens, *_ = _call(dspark_ops.accept, logits=logits, d2t=d2t, **arguments)
-    return accepted, tokens
+    return Outcome(*_call(dspark_ops.accept, logits=logits, d2t=d2t, **arguments))
+
+
+def host_logprobs(logits: FloatArray, tokens: IntArray, most: int) -> tuple[FloatArray, IntArray, IntArray]:
+    """Log-probabilities of `tokens` [N] under logits [N, V], and of the `most` most probable tokens of each row.
+
+    Returns values and ids [N, MAX_LOGPROBS+1], the token itself first, -1 where there is none, and its ranks [N].
+    """
+    counts = np.full(len(tokens), most, np.int32)
+    found: tuple[FloatArray, IntArray, IntArray] = _call(
+        dspark_ops.logprobs, logits=logits, tokens=tokens, num_logprobs=counts
+    )
+    return found
 
 
 def operator_seconds() -> tuple[float, float, float]:

@@ -1,4 +1,4 @@
-"""Per-request parameters of a step as the arrays that the operators read."""
+"""Per-request parameters of a step as the arrays that the operators read: how tokens are drawn, what is verified."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from dspark_runtime.contract import names
-from dspark_runtime.plan import SlotSampling
+from dspark_runtime.plan import RoundCutoff, SlotSampling
 from dspark_runtime.sessions.base import Array, IntArray, Session, Tensor
 from dspark_runtime.sessions.buffers import Buffer
 
-_DTYPES = {
+_SAMPLING_DTYPES = {
     names.TEMPERATURE: np.float32,
     names.TOP_K: np.int32,
     names.TOP_P: np.float32,
@@ -19,28 +19,25 @@ _DTYPES = {
     names.ACCEPT_MODE: np.int32,
     names.SEED: np.int64,
     names.SAMPLE_INDEX: np.int32,
-    names.CUTOFF_POLICY: np.int32,
+    names.CONFIDENCE_SIGNAL: np.int32,
 }
+NO_CUTOFF = RoundCutoff(
+    policy=names.CUTOFF_POLICIES["all"], params=(0.0,) * names.CUTOFF_COLUMNS, inclusive=False, min_verify=0
+)
+"""For calls of a draft whose proposals nobody asks for."""
 
 
 class SamplingInputs:
     """Fills the `[R]` inputs; does nothing again for requests that did not change since the last step."""
 
-    def __init__(self, session: Session, signal: str = "top1") -> None:
-        """signal: the confidence signal of every request, one of CONFIDENCE_SIGNALS; a target reads none."""
-        self._signal = names.CONFIDENCE_SIGNALS[signal]
-        self._confidence_signal = Buffer(np.int32, session.tensor)
-        self._cutoff_params = Buffer(np.float32, session.tensor)
-        self._cutoff_inclusive = Buffer(np.int32, session.tensor)
-        self._min_verify = Buffer(np.int32, session.tensor)
-        self._buffers = {name: Buffer(dtype, session.tensor) for name, dtype in _DTYPES.items()}
+    def __init__(self, session: Session) -> None:
+        self._buffers = {name: Buffer(dtype, session.tensor) for name, dtype in _SAMPLING_DTYPES.items()}
         self._anchors = Buffer(np.int32, session.tensor)
         self._last: tuple[SlotSampling, ...] = ()
         self._tensors: dict[str, Tensor] = {}
 
     def fill(self, sampling: Sequence[SlotSampling], anchor_positions: IntArray) -> dict[str, Tensor]:
-        """Inputs by name: SAMPLING_INPUTS, the confidence signal, and the cutoff's inputs but for max_verify and the
-        calibration. anchor_positions: [R]."""
+        """SAMPLING_INPUTS and the confidence signal by name. anchor_positions: [R]."""
         key = tuple(sampling)
         if key != self._last:
             # Until all are filled nothing may be taken for the last step's.
@@ -48,57 +45,45 @@ class SamplingInputs:
             self._tensors = {name: buffer.view(len(key)) for name, buffer in self._buffers.items()}
             for name, tensor in self._tensors.items():
                 tensor.array[:] = [getattr(entry, name) for entry in key]
-            self._fill_cutoff(key)
             self._tensors[names.ANCHOR_POSITION] = self._anchors.view(len(key))
             self._last = key
         anchors: Array = self._tensors[names.ANCHOR_POSITION].array
         anchors[:] = anchor_positions
         return self._tensors
 
-    def _fill_cutoff(self, sampling: tuple[SlotSampling, ...]) -> None:
-        """The bundle's signal, and a policy whose one parameter is its threshold."""
-        count = len(sampling)
-        for name, buffer, value in (
-            (names.CONFIDENCE_SIGNAL, self._confidence_signal, self._signal),
-            (names.CUTOFF_INCLUSIVE, self._cutoff_inclusive, 0),
-            (names.MIN_VERIFY, self._min_verify, 0),
-        ):
-            tensor = self._tensors[name] = buffer.view(count)
-            tensor.array[:] = value
-        params = self._tensors[names.CUTOFF_PARAMS] = self._cutoff_params.view(count, names.CUTOFF_COLUMNS)
-        params.array[:] = 0
-        params.array[:, 0] = [entry.cutoff_threshold for entry in sampling]
 
+class CutoffInputs:
+    """Fills what DSparkCutoff reads per request, but for the calibration; again only where something changed."""
 
-class RuleInputs:
-    """The inputs of DSparkAccept that say what logits become and what is reported: all neutral."""
-
-    def __init__(self, session: Session, capacity: int, vocab_size: int) -> None:
-        """capacity: of the token history; vocab_size: of the target."""
+    def __init__(self, session: Session) -> None:
         make = session.tensor
-        self._capacity, self._mask_words = capacity, (vocab_size + 31) // 32
-        self._floats = {name: Buffer(np.float32, make) for name in (names.PENALTIES, names.RELAXATION)}
-        self._ints = {name: Buffer(np.int32, make) for name in names.ACCEPT_INPUTS if name not in self._floats}
-        self._confidences = Buffer(np.float32, make)
+        self._policies = Buffer(np.int32, make)
+        self._params = Buffer(np.float32, make)
+        self._inclusive = Buffer(np.int32, make)
+        self._min_verify = Buffer(np.int32, make)
+        self._max_verify = Buffer(np.int32, make)
+        self._last: tuple[tuple[RoundCutoff, ...], tuple[int, ...]] = ((), ())
+        self._tensors: dict[str, Tensor] = {}
 
-    def fill(self, num_requests: int, num_rows: int, num_slots: int, block_size: int) -> dict[str, Tensor]:
-        """ACCEPT_INPUTS and the confidences by name, for R requests and N rows of logits."""
-        shapes = {
-            names.TOKEN_HISTORY: (num_slots, self._capacity),
-            names.SLOTS: (num_requests,),
-            names.PROMPT_LENGTHS: (num_requests,),
-            names.RULES: (0, 3),
-            names.RULE_OFFSETS: (num_requests + 1,),
-            names.TOKEN_MASKS: (0, self._mask_words),
-            names.MASK_ROWS: (num_rows,),
-            names.NUM_LOGPROBS: (num_requests,),
-        }
-        tensors = {name: self._ints[name].view(*shape) for name, shape in shapes.items()}
-        tensors[names.MASK_ROWS].array[:] = -1
-        tensors[names.NUM_LOGPROBS].array[:] = -1
-        penalties = tensors[names.PENALTIES] = self._floats[names.PENALTIES].view(num_requests, 3)
-        penalties.array[:] = (1, 0, 0)
-        tensors[names.RELAXATION] = self._floats[names.RELAXATION].view(num_requests, 2)
-        if block_size:
-            tensors[names.CONFIDENCES] = self._confidences.view(0, block_size)
-        return tensors
+    def fill(self, cutoffs: Sequence[RoundCutoff], max_verify: Sequence[int]) -> dict[str, Tensor]:
+        """Inputs by name for R requests. min_verify is at most max_verify."""
+        key = (tuple(cutoffs), tuple(max_verify))
+        if key != self._last:
+            self._last = ((), ())
+            count = len(key[0])
+            self._tensors = {
+                names.CUTOFF_POLICY: self._policies.view(count),
+                names.CUTOFF_PARAMS: self._params.view(count, names.CUTOFF_COLUMNS),
+                names.CUTOFF_INCLUSIVE: self._inclusive.view(count),
+                names.MIN_VERIFY: self._min_verify.view(count),
+                names.MAX_VERIFY: self._max_verify.view(count),
+            }
+            tensors = self._tensors
+            tensors[names.CUTOFF_POLICY].array[:] = [entry.policy for entry in cutoffs]
+            tensors[names.CUTOFF_PARAMS].array[:] = [entry.params for entry in cutoffs]
+            tensors[names.CUTOFF_INCLUSIVE].array[:] = [entry.inclusive for entry in cutoffs]
+            tensors[names.MAX_VERIFY].array[:] = max_verify
+            tensors[names.MIN_VERIFY].array[:] = [entry.min_verify for entry in cutoffs]
+            np.minimum(tensors[names.MIN_VERIFY].array, max_verify, out=tensors[names.MIN_VERIFY].array)
+            self._last = key
+        return self._tensors
