@@ -49,16 +49,21 @@ class Bundles:
 
     def speculative(self, storage: str) -> LLM:
         """Target and draft, max_seq_len 2048."""
+        return self._opened(self.speculative_folder(storage))
+
+    def speculative_folder(self, storage: str) -> Path:
+        """The same, not opened."""
         if self._bundle is not None:
-            return self._opened(self._bundle)
+            return self._bundle
         return self._built(
             "speculative", storage, ("--draft", str(self._draft), *DRAFT_OPTIONS, "--max-seq-len", "2048")
         )
 
     def without_draft(self, max_seq_len: int, storage: str) -> LLM:
-        return self._built(f"plain-{max_seq_len}", storage, ("--draft-kind", "none", "--max-seq-len", str(max_seq_len)))
+        options = ("--draft-kind", "none", "--max-seq-len", str(max_seq_len))
+        return self._opened(self._built(f"plain-{max_seq_len}", storage, options))
 
-    def _built(self, name: str, storage: str, options: Sequence[str]) -> LLM:
+    def _built(self, name: str, storage: str, options: Sequence[str]) -> Path:
         folder = self._folder / f"{name}-{storage}"
         if not (folder / "manifest.json").is_file():
             command = (
@@ -68,7 +73,7 @@ class Bundles:
             print(f"building {folder} ...", flush=True)
             if subprocess.run(command, check=False).returncode != 0:
                 raise ConfigError(f"bundle {folder} could not be built")
-        return self._opened(folder)
+        return folder
 
     def _opened(self, folder: Path) -> LLM:
         if folder not in self._open:

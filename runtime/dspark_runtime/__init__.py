@@ -11,11 +11,14 @@ from importlib import import_module, metadata
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dspark_runtime.contract.errors import DsparkError
+    from dspark_runtime.async_llm import AsyncLLM, AsyncStream
+    from dspark_runtime.contract.errors import DsparkError, QueueFullError
     from dspark_runtime.llm import LLM
     from dspark_runtime.outputs import CompletionOutput, RequestOutput, RequestStats
     from dspark_runtime.params import SamplingParams
     from dspark_runtime.speculative import SpeculativeParams
+    from dspark_runtime.stats import ServiceStats
+    from dspark_runtime.tickets import Delta
 
     __version__: str
 
@@ -25,17 +28,27 @@ os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 __all__ = [
     "LLM",
+    "AsyncLLM",
+    "AsyncStream",
     "CompletionOutput",
+    "Delta",
     "DsparkError",
+    "QueueFullError",
     "RequestOutput",
     "RequestStats",
     "SamplingParams",
+    "ServiceStats",
     "SpeculativeParams",
     "__version__",
 ]
 
 _HOME = {
     "LLM": "llm",
+    "AsyncLLM": "async_llm",
+    "AsyncStream": "async_llm",
+    "Delta": "tickets",
+    "QueueFullError": "contract.errors",
+    "ServiceStats": "stats",
     "DsparkError": "contract.errors",
     "CompletionOutput": "outputs",
     "RequestOutput": "outputs",

@@ -149,4 +149,7 @@ def _stats(requests: Sequence[Request]) -> RequestStats:
         output_tokens=sum(request.num_output for request in requests),
         samples=sum(request.num_output > 0 for request in requests),
         lossless=all(request.lossless for request in requests),
+        cached_tokens=requests[0].cached_tokens,
+        queue_s=min((r.start_time for r in requests if r.start_time is not None), default=max(ends)) - arrival,
+        preemptions=sum(request.preemptions for request in requests),
     )

@@ -47,6 +47,12 @@ class RequestStats:
     """Outputs that have a token: the first one of each is of no round."""
     lossless: bool = True
     """Whether the output is the target's own; False where proposals were accepted by a relaxed rule."""
+    cached_tokens: int = 0
+    """Tokens of the prompt that did not have to be computed, because a slot held them already."""
+    queue_s: float = 0.0
+    """Seconds until the prompt's first chunk ran."""
+    preemptions: int = 0
+    """Times that the request lost its slot to a higher priority."""
 
     @property
     def accepted_length(self) -> float:
@@ -90,6 +96,9 @@ class RequestStats:
             "tokens_per_s": self.tokens_per_s,
             "samples": self.samples,
             "lossless": self.lossless,
+            "cached_tokens": self.cached_tokens,
+            "queue_s": self.queue_s,
+            "preemptions": self.preemptions,
         }
 
 
@@ -117,7 +126,8 @@ class CompletionOutput:
 class RequestOutput:
     """A finished request. `outputs` has one entry per sample; the properties read the first."""
 
-    request_id: int
+    request_id: int | str
+    """A number, or the name that the caller gave."""
     prompt: str | None
     """None where the caller gave token ids."""
     prompt_token_ids: tuple[int, ...]

@@ -79,9 +79,12 @@ class Request:
     """Times that it lost its slot to a higher priority."""
     cached_tokens: int = 0
     """Tokens of the prompt that were in the caches when it first got a slot."""
+    prompt_counted: int = 0
+    """Tokens of its prompt that the metrics have counted as read or found."""
     start_time: float | None = None
     """When its first chunk ran."""
     first_token_time: float | None = None
+    last_token_time: float | None = None
     finish_time: float | None = None
     rounds: int = 0
     proposed: int = 0

@@ -72,13 +72,16 @@ def our_parser(words: list[str]) -> tuple[argparse.ArgumentParser, list[str]] | 
         return runtime_parser(), words[1:]
     if words[0] == "dspark-build":
         return builder_parser(), words[1:]
-    if words[0] == "python" and len(words) > 1 and words[1] in ("build_engines.py", "benchmarks/decode.py"):
-        return (builder_parser() if words[1] == "build_engines.py" else benchmark_parser()), words[2:]
+    if words[0] == "python" and len(words) > 1 and words[1] in ("build_engines.py", *BENCHMARKS):
+        return (builder_parser() if words[1] == "build_engines.py" else benchmark_parser(words[1])), words[2:]
     return None
 
 
-def benchmark_parser() -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = load_script(ROOT / "benchmarks" / "decode.py").build_parser()
+BENCHMARKS = ("benchmarks/decode.py", "benchmarks/serving.py")
+
+
+def benchmark_parser(script: str) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = load_script(ROOT / script).build_parser()
     return parser
 
 
@@ -105,7 +108,9 @@ def test_commands_of_a_document_parse_with_their_parsers(path: Path) -> None:
 
 
 def test_options_that_documents_name_exist() -> None:
-    known = {*FOREIGN_OPTIONS}.union(*map(options_of, (runtime_parser(), builder_parser(), benchmark_parser())))
+    known = {*FOREIGN_OPTIONS}.union(
+        *map(options_of, (runtime_parser(), builder_parser(), *map(benchmark_parser, BENCHMARKS)))
+    )
     unknown = {
         f"{path.relative_to(ROOT)}: {option}"
         for path in documents()

@@ -97,6 +97,22 @@ def test_benchmark_ops_prints_every_operator_beside_another(tmp_path: Path) -> N
     assert all(line["ratio"] > 0 and f"{line['ratio']:.2f}x" in shown for line in lines)
 
 
+def test_benchmark_of_a_service_prints_every_part(folder: Path, tmp_path: Path) -> None:
+    report = tmp_path / "report.json"
+    shown = run(
+        *("benchmarks/serving.py", "--quick", "--repetitions", "1", "--bundle", folder / "bundle", "--json", report)
+    )
+    results = {result["part"]: result for result in json.loads(report.read_text())["results"]}
+    assert list(results) == ["closed", "poisson", "overhead", "stall", "prefix"]
+    assert all(result["title"] in shown for result in results.values())
+    assert [(row["clients"], row["mode"]) for row in results["closed"]["rows"]] == [
+        (1, "plain"), (1, "speculative"), (8, "plain"), (8, "speculative"),
+    ]  # fmt: skip
+    assert results["closed"]["rows"][0]["ratio"] == 1.0
+    assert results["prefix"]["rows"][0]["tokens found"] == 1000
+    assert all(row["plan and commit"] > 0 for row in results["overhead"]["rows"])
+
+
 def test_benchmark_bundle_that_is_missing_is_one_line() -> None:
     command = [sys.executable, "benchmarks/decode.py", "--part", "demo", "--bundle", "absent"]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)

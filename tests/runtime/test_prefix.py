@@ -10,12 +10,7 @@ import numpy as np
 import pytest
 
 from dspark_runtime import LLM, SamplingParams, SpeculativeParams
-from dspark_runtime.bundle import open_bundle
-from dspark_runtime.engine import Engine
-from dspark_runtime.executor import BundleExecutor, open_executor
-from dspark_runtime.plan import PrefillPlan, StepPlan, StepResult
-from dspark_runtime.request import Request, make_request
-from dspark_runtime.scheduler import Scheduler
+from tests.runtime.bench import Bench
 from tests.runtime.conftest import THREADS
 
 ALL = SpeculativeParams(cutoff="all")
@@ -23,58 +18,6 @@ PLAIN = SpeculativeParams(enabled=False)
 GREEDY = SamplingParams(temperature=0.0, max_tokens=10, ignore_eos=True, speculative=ALL)
 COUPLED = replace(GREEDY, temperature=0.9, seed=5)
 SYSTEM = [(11 * i) % 290 + 5 for i in range(24)]
-
-
-class Recorder:
-    """An executor that keeps its plans."""
-
-    def __init__(self, inner: BundleExecutor) -> None:
-        self.inner = inner
-        self.plans: list[StepPlan] = []
-
-    @property
-    def block_size(self) -> int:
-        return self.inner.block_size
-
-    def run(self, plan: StepPlan) -> StepResult:
-        self.plans.append(plan)
-        return self.inner.run(plan)
-
-
-class Bench:
-    """An engine over a bundle, driven by hand."""
-
-    def __init__(self, folder: Path, num_slots: int = 3, reuse: bool = True, chunk: int = 16) -> None:
-        bundle = open_bundle(folder)
-        executor, _ = open_executor(bundle, THREADS)
-        self.manifest = bundle.manifest
-        self.executor = Recorder(executor)
-        self.draft_has_caches = self.manifest.draft is not None and self.manifest.draft.kind == "model"
-        self.scheduler = Scheduler(num_slots, chunk, reuse=reuse, draft_has_caches=self.draft_has_caches)
-        self.engine = Engine(self.executor, self.scheduler)
-        self._next = 0
-
-    def add(self, tokens: list[int], params: SamplingParams = GREEDY, priority: int = 0) -> Request:
-        request = make_request(self._next, None, tokens, params, self.manifest, 0.0, priority)
-        self._next += 1
-        self.engine.add(request)
-        return request
-
-    def run(self) -> None:
-        while self.engine.num_unfinished:
-            self.engine.step()
-
-    def prefills(self) -> list[PrefillPlan]:
-        return [plan for plan in self.executor.plans if isinstance(plan, PrefillPlan)]
-
-    def rows(self, slot: int) -> dict[str, np.ndarray]:
-        """What a slot holds that others may take over, by cache."""
-        held = self.scheduler.slots.contents(slot)
-        assert held is not None
-        return {
-            name: cache[slot, :, : held.draft_computed if name.startswith("draft_") else held.computed].copy()
-            for name, cache in self.executor.inner.caches.items()
-        }
 
 
 NAMES = ("good", "itself", "contrary", "good-padded", "good-standard", "itself-standard", "good-int8")
@@ -110,13 +53,13 @@ def test_next_turn_of_a_conversation_equals_a_fresh_one(
 
 def test_rows_taken_over_or_copied_equal_those_of_a_fresh_prefill(bundle: Callable[[str], Path], name: str) -> None:
     bench = Bench(bundle(name))
-    first = bench.add(SYSTEM)
+    first = bench.add(SYSTEM, GREEDY)
     while len(first.output_token_ids) < 4:
         bench.engine.step()
     # Its own slot is busy: copied while it decodes.
-    copied = bench.add([*SYSTEM, 7, 8])
+    copied = bench.add([*SYSTEM, 7, 8], GREEDY)
     bench.run()
-    again = bench.add([*first.tokens, 9])
+    again = bench.add([*first.tokens, 9], GREEDY)
     bench.run()
     assert [plan.copy_from for plan in bench.prefills() if plan.copy_from is not None] == [0]
     assert copied.cached_tokens == len(SYSTEM)
@@ -217,12 +160,12 @@ def test_spoilt_slot_is_cleared_for_the_next_request(bundle: Callable[[str], Pat
     """In the standard dialect NaN in a stale row would show through the mask."""
     for name in ("good-standard", "good"):
         bench = Bench(bundle(name), num_slots=1)
-        request = bench.add(SYSTEM)
+        request = bench.add(SYSTEM, GREEDY)
         bench.engine.step()
         for cache in bench.executor.inner.caches.values():
             cache[0] = np.nan
         bench.scheduler.finish(request, spoilt=True)
-        following = bench.add(SYSTEM[:5])
+        following = bench.add(SYSTEM[:5], GREEDY)
         bench.run()
         assert following.output_token_ids == solo(bundle(name), SYSTEM[:5], GREEDY)
 

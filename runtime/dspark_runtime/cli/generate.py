@@ -50,6 +50,12 @@ def add_parser(commands: argparse._SubParsersAction[Any]) -> None:
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    add_arguments(parser)
+    parser.set_defaults(run=run, trace=None)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Everything that says what to generate and how."""
     parser.add_argument("bundle", type=Path, metavar="BUNDLE", help="folder made by dspark-build")
     prompts = parser.add_argument_group("prompts")
     prompts.add_argument("--prompt", dest="prompts", action=_Prompt, metavar="TEXT", help="may be repeated")
@@ -75,7 +81,6 @@ def add_parser(commands: argparse._SubParsersAction[Any]) -> None:
     output.add_argument("--json", action="store_true", help="print one JSON object with outputs and statistics")
     output.add_argument("--profile", action="store_true", help="show where the time went")
     output.add_argument("--threads", type=int, metavar="N", help="of the engines; default: one per core")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -91,7 +96,7 @@ def run(args: argparse.Namespace) -> int:
     options = sampling_options(args)
     several = len(prompts) > 1 or options.get("n", 1) > 1
     SamplingParams(**options)  # a bad value is reported before an engine is loaded
-    with LLM(args.bundle, num_threads=args.threads) as llm:
+    with LLM(args.bundle, num_threads=args.threads, trace=args.trace) as llm:
         params = dataclasses.replace(llm.default_sampling_params, **options)
         for note in idle_options(args, params, llm.manifest.draft is not None):
             print(f"dspark: note: {note}", file=sys.stderr)

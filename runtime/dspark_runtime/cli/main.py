@@ -1,7 +1,7 @@
 """Entry point of `dspark`: the parser, exit codes and what a user sees of an error.
 
-Exit codes: 0 done; 2 what the user can mend, from a wrong option to a full disk (one line on stderr); 130 interrupted;
-141 the reader of stdout went away. A traceback means our bug.
+Exit codes: 0 done; 1 a comparison that was asked for found differences; 2 what the user can mend, from a wrong option
+to a full disk (one line on stderr); 130 interrupted; 141 the reader of stdout went away. A traceback means our bug.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, TextIO
 
 import dspark_runtime
-from dspark_runtime.cli import generate, inspect
+from dspark_runtime.cli import generate, inspect, trace
 from dspark_runtime.contract.errors import DsparkError, one_line
 
 if TYPE_CHECKING:
     from _typeshed import SupportsWrite
 
-COMMANDS = (generate, inspect)
+COMMANDS = (generate, inspect, trace)
 
 
 class Parser(argparse.ArgumentParser):

@@ -34,6 +34,10 @@ class CapacityError(DsparkError):
     """A valid request that does not fit the limits of this bundle or runtime."""
 
 
+class QueueFullError(CapacityError):
+    """A request that would fit, but not now: as many wait already as the queue holds."""
+
+
 def shown(value: object, limit: int = 80) -> str:
     """`value` for a message: quoted, on one line, nothing that steers a terminal, at most `limit` characters."""
     try:

@@ -20,7 +20,7 @@ def test_version_is_that_of_the_package(dspark: Callable) -> None:
 
 def test_commands_that_exist_are_the_only_ones_offered() -> None:
     (commands,) = (action for action in build_parser()._actions if action.dest == "command")
-    assert commands.choices is not None and set(commands.choices) == {"generate", "inspect"}
+    assert commands.choices is not None and set(commands.choices) == {"generate", "inspect", "trace"}
 
 
 @pytest.mark.parametrize("command", ["generate", "inspect"])
